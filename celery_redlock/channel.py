@@ -1,0 +1,190 @@
+"""One thread's connections, one per node, and how a round goes out over them.
+
+A round is sent to every node before any reply is read; replies are taken as they come, and the round
+ends as soon as its tally has heard enough (Q1). What a slow node still owes is heard later, on the
+same connection and in order (Q2). Everything happens in the calling thread, except connecting.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from .connection import Connection
+from .round import Answer, Command, Round, Tally
+
+
+class Dialer(Protocol):
+    """Connects to one node, outside the caller's time."""
+
+    def dial(self, channel: Channel) -> str | None:
+        """Have a connection delivered to the channel; or say why that cannot be, for now."""
+
+
+class Channel:
+    """The real :class:`~celery_redlock.round.Carrier`.
+
+    Whoever uses it holds its lock: a release may come from another thread than its acquire.
+    """
+
+    def __init__(
+        self, dialers: Sequence[Dialer], clock: Callable[[], float], node_timeout: float
+    ) -> None:
+        self.lock = threading.RLock()
+        self._dialers = dialers
+        self._clock = clock
+        self._node_timeout = node_timeout
+        self._connections: dict[int, Connection] = {}
+        self._awaited: dict[int, Round | None] = {}  # what to send to a node once it is connected
+        self._poll = select.poll()
+        self._node_at: dict[int, int] = {}
+        self._deliveries: deque[tuple[int, Connection | str]] = deque()
+        self._bell = threading.Lock()
+        self._bell_out, self._bell_in = os.pipe()
+        self._poll.register(self._bell_out, select.POLLIN)
+        self._closed = False
+
+    def open(self, wanted: int, patience: float) -> None:
+        with self.lock:
+            deadline = self._clock() + patience
+            self._serve(0)
+            for node in range(len(self._dialers)):
+                if node not in self._connections:
+                    self._dial(node, None)
+            while len(self._connections) < wanted and self._awaited:
+                if (left := deadline - self._clock()) <= 0:
+                    break
+                self._serve(left)
+
+    def round(
+        self,
+        commands: Sequence[Command],
+        tally: Tally,
+        patience: float,
+        nodes: Iterable[int] | None = None,
+    ) -> None:
+        with self.lock:
+            self._serve(0)
+            receivers = range(len(self._dialers)) if nodes is None else list(nodes)
+            this = Round(commands, tally, len(receivers), self._clock())
+            for node in receivers:
+                self._send(node, this)
+            while this.open and (left := this.sent + patience - self._clock()) > 0:
+                self._serve(left)
+            this.open = False
+
+    def deliver(self, node: int, connection: Connection | str) -> None:
+        """A dialer hands over a connection, or the reason why there is none."""
+        with self._bell:
+            if not self._closed:
+                self._deliveries.append((node, connection))
+                os.write(self._bell_in, b"!")
+            elif isinstance(connection, Connection):
+                connection.close()
+
+    def close(self) -> None:
+        with self.lock, self._bell:
+            for node in list(self._connections):
+                self._drop(node, "the channel was closed")
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close our ends and take no lock: for a forked child, whose parent's threads held them."""
+        if not self._closed:
+            self._closed = True
+            delivered = [c for _, c in self._deliveries if isinstance(c, Connection)]
+            for connection in [*self._connections.values(), *delivered]:
+                connection.close()
+            self._poll = select.poll()
+            os.close(self._bell_out)
+            os.close(self._bell_in)
+
+    __del__ = abandon
+
+    def _send(self, node: int, this: Round) -> None:
+        connection = self._connections.get(node)
+        if connection and connection.overdue(this.sent - self._node_timeout):
+            self._drop(node, f"no answer within {self._node_timeout:g} s")
+        elif connection and connection.torn:
+            self._drop(node, "interrupted")
+        elif connection:
+            try:
+                connection.send(this)
+            except OSError as error:
+                self._drop(node, _why(error))
+            else:
+                self._watch(connection)
+            return
+        self._dial(node, this)
+
+    def _dial(self, node: int, this: Round | None) -> None:
+        self._awaited[node] = this
+        why_not = "the channel was closed" if self._closed else self._dialers[node].dial(self)
+        if why_not is not None:
+            del self._awaited[node]
+            if this:
+                this.hear_nothing(node, why_not)
+
+    def _serve(self, seconds: float) -> None:
+        """Wait for anything to happen on any connection, and deal with all that has."""
+        for fd, event in self._poll.poll(seconds * 1000):
+            if fd == self._bell_out:
+                os.read(fd, 4096)
+                self._collect()
+                continue
+            node = self._node_at.get(fd, -1)
+            connection = self._connections.get(node)
+            if connection is None or connection.fd != fd:
+                self._poll.unregister(fd)  # its drop was interrupted half-way
+                continue
+            try:
+                if event & select.POLLOUT:
+                    connection.flush()
+                if event & ~select.POLLOUT:
+                    connection.hear(node)
+            except OSError as error:
+                self._drop(node, _why(error))
+            else:
+                self._watch(connection)
+
+    def _watch(self, connection: Connection) -> None:
+        if connection.unsent:
+            self._poll.modify(connection.fd, select.POLLIN | select.POLLOUT)
+            connection.blocked = True
+        elif connection.blocked:
+            self._poll.modify(connection.fd, select.POLLIN)
+            connection.blocked = False
+
+    def _collect(self) -> None:
+        """Take in the connections that were delivered, and send them what waits for them."""
+        while self._deliveries:
+            node, connection = self._deliveries.popleft()
+            this = self._awaited.pop(node, None)
+            if isinstance(connection, str):
+                if this:
+                    this.hear_nothing(node, connection)
+            elif node in self._connections:
+                connection.close()
+            else:
+                self._connections[node] = connection
+                self._node_at[connection.fd] = node
+                self._poll.register(connection.fd, select.POLLIN)
+                if this and this.open:
+                    self._send(node, this)
+
+    def _drop(self, node: int, why: str) -> None:
+        """Never re-sent elsewhere: the server may yet carry out what it was sent."""
+        connection = self._connections.pop(node)
+        del self._node_at[connection.fd]
+        self._poll.unregister(connection.fd)
+        connection.close()
+        for this, index in connection.owed:
+            this.hear(node, index, Answer(why, False))
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

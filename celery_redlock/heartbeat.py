@@ -1,0 +1,116 @@
+"""The one thread of a process that renews all its leases, and tells of a loss.
+
+It sleeps until the first lease is a third of its TTL old, so a short one costs it nothing; it renews
+all that are due in one round; it ends when there is nothing to renew.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from .lease import Lease, logger
+from .quorum import Quorum
+
+#: Seconds. The clock of leases goes on while the machine sleeps, that of `wait` does not: look often.
+LONGEST_NAP = 1.0
+
+#: Leases that are due within this part of their TTL are renewed along with those that are due.
+TOGETHER = 1 / 12
+
+
+class Heartbeat:
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._leases: set[Lease] = set()
+        self._thread: threading.Thread | None = None
+        self._wakes_at = 0.0
+
+    def watch(self, lease: Lease) -> None:
+        """Renew the lease from now on."""
+        with self._changed:
+            self._leases.add(lease)
+            lease.heartbeat = self
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="redlock-heartbeat", daemon=True)
+                self._thread.start()
+            elif time.monotonic() + _due_in(lease) < self._wakes_at:
+                self._changed.notify()
+
+    def forget(self, lease: Lease) -> None:
+        with self._changed:
+            self._leases.discard(lease)
+
+    def beat(self) -> None:
+        """Renew what is due, and declare lost what could not be renewed in time."""
+        with self._changed:
+            leases = list(self._leases)
+        alive = [lease for lease in leases if not lease.ended]
+        for quorum in {lease.quorum for lease in alive if _due_in(lease) <= 0}:
+            self._renew(quorum)
+        with self._changed:
+            self._leases -= {lease for lease in leases if lease.ended}
+
+    def _renew(self, quorum: Quorum) -> None:
+        channel = quorum.nodes.channel()
+        # The channel is locked before the leases are chosen. So a release comes either before, and
+        # the lease is not chosen; or after, and then it follows the renewal on this same channel.
+        with channel.lock:
+            with self._changed:
+                due = [lease for lease in self._leases if lease.quorum is quorum and _is_near(lease)]
+                time_left = min((_lost_in(lease) for lease in self._leases), default=0.0)
+                for lease in due:
+                    lease.channel = channel
+            if due and time_left > 0:
+                patience = quorum.patience(min(lease.ttl for lease in due))
+                quorum.renew(due, channel, min(patience, time_left))
+
+    def _run(self) -> None:
+        while self._doze():
+            try:
+                self.beat()
+            except Exception:
+                logger.exception("the heartbeat stumbled; it goes on")
+                with self._changed:
+                    self._changed.wait(LONGEST_NAP / 10)
+
+    def _doze(self) -> bool:
+        """Sleep until something is due. False: nothing is left to renew, and the thread ends."""
+        with self._changed:
+            while self._leases:
+                nap = min(min(map(_due_in, self._leases)), LONGEST_NAP)
+                if nap <= 0:
+                    return True
+                self._wakes_at = time.monotonic() + nap
+                self._changed.wait(nap)
+            self._thread = None
+            return False
+
+
+def _is_near(lease: Lease) -> bool:
+    return _due_in(lease) <= lease.ttl * TOGETHER
+
+
+def _lost_in(lease: Lease) -> float:
+    return lease.lost_at - lease.quorum.nodes.now()
+
+
+def _due_in(lease: Lease) -> float:
+    return min(lease.renew_at, lease.lost_at) - lease.quorum.nodes.now()
+
+
+_of_this_process = Heartbeat()
+
+
+def heartbeat() -> Heartbeat:
+    return _of_this_process
+
+
+def _start_afresh() -> None:
+    """The parent's thread, and the leases that it renews, stay with the parent."""
+    global _of_this_process
+    _of_this_process = Heartbeat()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

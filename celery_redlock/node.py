@@ -1,0 +1,162 @@
+"""One server: a helper thread connects to it, learns its age, and hands the connection over."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from .address import Address
+from .channel import Channel
+from .connection import Connection
+from .errors import ConfigError
+from .lua import ALL as SCRIPTS
+from .round import LONG_AGO, Started
+
+if TYPE_CHECKING:
+    from redis.connection import AbstractConnection
+
+#: Seconds between attempts to connect to a node that is down: the first pause, and the longest.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
+
+#: After so many timeouts, a node that is still being connected to is not waited for.
+PATIENT_TIMEOUTS = 5
+
+
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def clock() -> float:
+        """Goes on while the machine sleeps, as the servers' clocks do; CLOCK_MONOTONIC does not."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+    clock = time.monotonic
+
+
+class Roster:
+    """Which server answers at which URL: no server may be counted twice."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}
+
+    def note(self, name: str, run_id: str) -> None:
+        with self._lock:
+            for other, other_id in self._names.items():
+                if other_id == run_id and other != name:
+                    raise ConfigError(
+                        f"{name} and {other} are the same server. A majority of lock nodes means "
+                        f"nothing unless each is a server of its own: list each once."
+                    )
+            self._names[name] = run_id
+
+
+class Node:
+    """At most one thread at a time connects to the node, for all channels in turn."""
+
+    def __init__(
+        self, index: int, address: Address, roster: Roster, timeout: float, guarded: bool
+    ) -> None:
+        self.index = index
+        self.name = address.name
+        self.met = False  # whether it has been connected to, or has failed, at least once
+        self.fault = ""  # what it shows to be wrong with the configuration
+        self._address = address
+        self._roster = roster
+        self._timeout = timeout
+        self._guarded = guarded
+        self._lock = threading.Lock()
+        self._waiting: list[Channel] = []
+        self._dialing_since: float | None = None
+        self._failure = ""
+        self._failures = 0
+        self._retry_at = 0.0
+
+    def dial(self, channel: Channel) -> str | None:
+        with self._lock:
+            if clock() < self._retry_at:
+                return self._failure
+            if channel not in self._waiting:
+                self._waiting.append(channel)
+            if self._dialing_since is None:
+                self._dialing_since = clock()
+                threading.Thread(target=self._connect_all, name="redlock-dial", daemon=True).start()
+            elif clock() > self._dialing_since + PATIENT_TIMEOUTS * self._timeout:
+                return "still connecting"
+        return None
+
+    def _connect_all(self) -> None:
+        while self._dialing_since is not None:
+            try:
+                connection = self._greet()
+            except Exception as error:
+                self._give_up(error)
+            else:
+                self._hand_over(connection)
+
+    def _hand_over(self, connection: Connection) -> None:
+        with self._lock:
+            self.met, self.fault, self._failures = True, "", 0
+            channel = self._waiting.pop(0)
+            self._dialing_since = clock() if self._waiting else None
+        channel.deliver(self.index, connection)
+
+    def _give_up(self, error: Exception) -> None:
+        why = " ".join(str(error).split()) or type(error).__name__
+        with self._lock:
+            pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)
+            self._failures = min(self._failures + 1, 10)
+            self._retry_at = clock() + random.uniform(pause / 2, pause)
+            self._failure = why
+            self.met, self.fault = True, why if isinstance(error, ConfigError) else ""
+            waiting, self._waiting, self._dialing_since = self._waiting, [], None
+        for channel in waiting:
+            channel.deliver(self.index, why)
+
+    def _greet(self) -> Connection:
+        connection = self._address.connect()
+        try:
+            started = self._ask_age(connection)
+            self._teach(connection)
+            sock, connection._sock = (
+                connection._sock,
+                None,
+            )  # redis-py opened it; from here it is ours
+        finally:
+            connection.disconnect()
+        assert sock is not None
+        return Connection(sock, started)
+
+    def _ask_age(self, connection: AbstractConnection) -> Started:
+        from redis.exceptions import ResponseError
+
+        asked = clock()
+        connection.send_command("INFO", "server")
+        try:
+            text = connection.read_response()
+        except ResponseError as error:
+            if not self._guarded:
+                return LONG_AGO
+            raise ConfigError(
+                f"{self.name} refuses INFO ({error}), so nobody can know whether it has restarted "
+                f"empty. Allow the command (ACL: +info), or set the restart guard to 0 and do "
+                f"without that protection."
+            ) from None
+        told = clock()
+        info = dict(line.split(":", 1) for line in text.decode().split("\r\n") if ":" in line)
+        self._roster.note(self.name, info["run_id"])
+        age = int(info["uptime_in_seconds"])
+        return Started(earliest=asked - age - 1, latest=told - age + 1)
+
+    def _teach(self, connection: AbstractConnection) -> None:
+        from redis.exceptions import ResponseError
+
+        for script in SCRIPTS:
+            connection.send_command("SCRIPT", "LOAD", script.text)
+        for _ in SCRIPTS:
+            try:
+                connection.read_response()
+            except ResponseError:
+                pass  # not allowed here: then each script is sent as text, when it is missed

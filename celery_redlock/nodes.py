@@ -1,0 +1,110 @@
+"""The servers together, as the algorithm sees them: names, channels, time and chance."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+
+from .address import Address
+from .channel import Channel
+from .errors import ConfigError
+from .node import Node, Roster, clock
+
+#: Channels of ended threads that are kept for new ones.
+SPARE_CHANNELS = 8
+
+
+class RedisNodes:
+    """N independent servers. Each thread that locks gets a channel of its own (Q2).
+
+    A forked child starts afresh: it never touches its parent's connections, locks and threads.
+    """
+
+    def __init__(self, urls: Sequence[str], node_timeout: float, guarded: bool) -> None:
+        self._addresses = [Address(url, node_timeout) for url in urls]
+        self._node_timeout = node_timeout
+        self._guarded = guarded
+        self.names = [address.name for address in self._addresses]
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        roster = Roster()
+        self._nodes = [
+            Node(index, address, roster, self._node_timeout, self._guarded)
+            for index, address in enumerate(self._addresses)
+        ]
+        self._local = threading.local()
+        self._spare: list[Channel] = []
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+
+    def now(self) -> float:
+        return clock()
+
+    def wall(self) -> float:
+        return time.time()
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def random(self) -> float:
+        return random.random()
+
+    def secret(self) -> str:
+        """128 bits, as 32 hex digits: from the system, so that a fork does not repeat them."""
+        return secrets.token_hex(16)
+
+    def channel(self) -> Channel:
+        """The calling thread's."""
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+        loan: _Loan | None = getattr(self._local, "loan", None)
+        if loan is None:
+            loan = self._local.loan = _Loan(self._take_channel(), self._spare)
+        return loan.channel
+
+    def _take_channel(self) -> Channel:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            channel = Channel(self._nodes, clock, self._node_timeout)
+            self._channels.add(channel)
+            return channel
+
+    def check(self) -> None:
+        """Raise what the nodes have shown to be wrong with the configuration."""
+        for node in self._nodes:
+            if node.fault:
+                raise ConfigError(node.fault)
+
+    @property
+    def met(self) -> bool:
+        """Whether every node has been heard of: until then, its faults cannot be known."""
+        return all(node.met for node in self._nodes)
+
+    def close(self) -> None:
+        for channel in list(self._channels):
+            channel.close()
+        self._start()
+
+    def _leave_to_parent(self) -> None:
+        for channel in list(self._channels):
+            channel.abandon()
+        self._start()
+
+
+class _Loan:
+    """A thread's hold on its channel. It lies in a thread-local, and so ends with the thread."""
+
+    def __init__(self, channel: Channel, spare: list[Channel]) -> None:
+        self.channel = channel
+        self._spare = spare
+
+    def __del__(self) -> None:
+        if len(self._spare) < SPARE_CHANNELS:
+            self._spare.append(self.channel)
