@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from .connection import Connection
+from .connection import Broken, Connection
 from .round import Answer, Command, Round, Tally
 
 
@@ -107,19 +107,23 @@ class Channel:
 
     def _send(self, node: int, this: Round) -> None:
         connection = self._connections.get(node)
-        if connection and connection.overdue(this.sent - self._node_timeout):
-            self._drop(node, f"no answer within {self._node_timeout:g} s")
-        elif connection and connection.torn:
+        if connection and connection.torn:
             self._drop(node, "interrupted")
+        elif connection and self._is_overdue(connection, this):
+            self._drop(node, f"no answer within {self._node_timeout:g} s")
         elif connection:
             try:
                 connection.send(this)
-            except OSError as error:
-                self._drop(node, _why(error))
+            except Broken as broken:
+                self._drop(node, str(broken))
             else:
                 self._watch(connection)
             return
         self._dial(node, this)
+
+    def _is_overdue(self, connection: Connection, this: Round) -> bool:
+        """But a release goes where its acquire went: a server that wakes up carries out both."""
+        return connection.overdue(this.sent - self._node_timeout) and not this.only_releases
 
     def _dial(self, node: int, this: Round | None) -> None:
         self._awaited[node] = this
@@ -146,8 +150,8 @@ class Channel:
                     connection.flush()
                 if event & ~select.POLLOUT:
                     connection.hear(node)
-            except OSError as error:
-                self._drop(node, _why(error))
+            except Broken as broken:
+                self._drop(node, str(broken))
             else:
                 self._watch(connection)
 
@@ -184,7 +188,3 @@ class Channel:
         connection.close()
         for this, index in connection.owed:
             this.hear(node, index, Answer(why, False))
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

@@ -12,6 +12,10 @@ from .round import Answer, Round, Started
 LONGEST_REPLY = 64 * 1024
 
 
+class Broken(Exception):
+    """The connection is of no use any more; the message says why."""
+
+
 class Connection:
     """Sends rounds and hears their answers, in order, without ever blocking.
 
@@ -45,6 +49,8 @@ class Connection:
             self.unsent = self.unsent[self._sock.send(self.unsent) :]
         except self._would_block:
             pass
+        except OSError as error:
+            raise Broken(_system_says(error)) from error
         self.torn = False
 
     def hear(self, node: int) -> None:
@@ -53,7 +59,7 @@ class Connection:
         self.torn = True
         for line in self._lines():
             if not self.owed or line[:1] not in (b"+", b"-"):
-                raise ConnectionError("the server sent something that is no answer of ours")
+                raise Broken("it sent something that is no answer of ours")
             this, index = self.owed.popleft()
             if line.startswith(b"-NOSCRIPT") and this.open:
                 unknown.append((this, index))
@@ -71,6 +77,8 @@ class Connection:
     def close(self) -> None:
         self._sock.close()
 
+    __del__ = close
+
     def _push(self, payload: bytes, owed: list[tuple[Round, int]]) -> None:
         self.torn = True
         self.owed.extend(owed)
@@ -84,9 +92,17 @@ class Connection:
                 data += self._sock.recv(LONGEST_REPLY)  # poll cannot see what TLS has buffered
         except self._would_block:
             return []
+        except OSError as error:
+            raise Broken(_system_says(error)) from error
         if not data:
-            raise ConnectionResetError("the server closed the connection")
+            raise Broken("it closed the connection")
         *lines, self._partial = (self._partial + data).split(b"\r\n")
         if len(self._partial) > LONGEST_REPLY:
-            raise ConnectionError("the server's reply has no end")
+            raise Broken("its reply has no end")
         return lines
+
+
+def _system_says(error: OSError) -> str:
+    if error.errno is None:
+        raise error  # not the system's: a signal handler raised it, a TimeoutError perhaps
+    return error.strerror or type(error).__name__

@@ -32,7 +32,8 @@ class Heartbeat:
         with self._changed:
             self._leases.add(lease)
             lease.heartbeat = self
-            if self._thread is None:
+            # Not alive: an exception out of the blue (Ctrl-C) may have come just before its start.
+            if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="redlock-heartbeat", daemon=True)
                 self._thread.start()
             elif time.monotonic() + _due_in(lease) < self._wakes_at:

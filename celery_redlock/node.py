@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from .address import Address
@@ -69,6 +70,7 @@ class Node:
         self._guarded = guarded
         self._lock = threading.Lock()
         self._waiting: list[Channel] = []
+        self._thread = _helper(self._connect_all)
         self._dialing_since: float | None = None
         self._failure = ""
         self._failures = 0
@@ -80,27 +82,34 @@ class Node:
                 return self._failure
             if channel not in self._waiting:
                 self._waiting.append(channel)
-            if self._dialing_since is None:
+            # Not alive: an exception out of the blue (Ctrl-C) may have come just before its start.
+            if self._dialing_since is None or not self._thread.is_alive():
                 self._dialing_since = clock()
-                threading.Thread(target=self._connect_all, name="redlock-dial", daemon=True).start()
+                self._thread = _helper(self._connect_all)
+                self._thread.start()
             elif clock() > self._dialing_since + PATIENT_TIMEOUTS * self._timeout:
                 return "still connecting"
         return None
 
     def _connect_all(self) -> None:
-        while self._dialing_since is not None:
+        while (channel := self._next()) is not None:
             try:
                 connection = self._greet()
             except Exception as error:
                 self._give_up(error)
             else:
-                self._hand_over(connection)
+                self._hand_over(connection, channel)
 
-    def _hand_over(self, connection: Connection) -> None:
+    def _next(self) -> Channel | None:
+        with self._lock:
+            self._dialing_since = clock() if self._waiting else None
+            return self._waiting[0] if self._waiting else None
+
+    def _hand_over(self, connection: Connection, channel: Channel) -> None:
         with self._lock:
             self.met, self.fault, self._failures = True, "", 0
-            channel = self._waiting.pop(0)
-            self._dialing_since = clock() if self._waiting else None
+            if channel in self._waiting:
+                self._waiting.remove(channel)
         channel.deliver(self.index, connection)
 
     def _give_up(self, error: Exception) -> None:
@@ -111,7 +120,7 @@ class Node:
             self._retry_at = clock() + random.uniform(pause / 2, pause)
             self._failure = why
             self.met, self.fault = True, why if isinstance(error, ConfigError) else ""
-            waiting, self._waiting, self._dialing_since = self._waiting, [], None
+            waiting, self._waiting = self._waiting, []
         for channel in waiting:
             channel.deliver(self.index, why)
 
@@ -160,3 +169,7 @@ class Node:
                 connection.read_response()
             except ResponseError:
                 pass  # not allowed here: then each script is sent as text, when it is missed
+
+
+def _helper(work: Callable[[], None]) -> threading.Thread:
+    return threading.Thread(target=work, name="redlock-dial", daemon=True)

@@ -174,7 +174,7 @@ class Redlock:
     ) -> QuorumUnreachable:
         names, quorum = self._quorum.nodes.names, self._quorum.electorate.quorum
         return QuorumUnreachable(
-            f"{what}: {len(names) - len(why_not)} of {len(names)} nodes voted, and {quorum} must: "
+            f"{what}: {len(names) - len(why_not)} of {len(names)} nodes can vote, and {quorum} must. "
             + self._quorum.reasons(why_not),
             {names[node]: why for node, why in why_not.items()},
             retry_after,
@@ -203,7 +203,7 @@ def _connect(urls: Sequence[str], node_timeout: float, guarded: bool) -> RedisNo
     if len(urls) % 2 == 0:
         warnings.warn(
             f"{len(urls)} lock nodes survive no more failures than {len(urls) - 1}: use an odd number",
-            stacklevel=4,
+            stacklevel=3,
         )
     return nodes
 

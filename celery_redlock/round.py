@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from .lua import Script
+from . import lua
 
 
 class Started(NamedTuple):
@@ -40,7 +40,7 @@ class Tally(Protocol):
 
 
 class Command(NamedTuple):
-    script: Script
+    script: lua.Script
     keys: Sequence[str]
     args: Sequence[str | int]
 
@@ -59,6 +59,7 @@ class Round:
         self.payload = b"".join([command.by_digest() for command in commands])
         self.sent = sent
         self.open = True
+        self.only_releases = all(command.script is lua.RELEASE for command in commands)
         self._tally = tally
         self._missing = nodes * len(commands)
 

@@ -36,7 +36,7 @@ Vote = Granted | Refused | Young | Unreachable
 
 
 class Electorate(NamedTuple):
-    """Who votes: so many nodes, once they have been up longer than the restart guard."""
+    """Who votes: so many nodes, each once it has been up longer than the restart guard (0: at once)."""
 
     size: int
     guard: float
@@ -47,7 +47,7 @@ class Electorate(NamedTuple):
 
     def votes_from(self, started: Started) -> float:
         """When the node may vote for new leases. Where a start is uncertain, take it as late."""
-        return started.latest + self.guard
+        return started.latest + self.guard if self.guard else float("-inf")
 
     def is_young(self, started: Started, now: float) -> bool:
         """Whether nobody can have taken its vote yet. Where a start is uncertain, take it as early."""
@@ -125,15 +125,16 @@ class Acquisition:
         return None if None in times else max(t for t in times if t is not None)
 
     def why_not(self, now: float) -> dict[int, str]:
-        """For each node that did not vote for us or against us: the reason."""
-        reasons = dict.fromkeys(range(self._electorate.size), "no answer in time")
-        for node, vote in self.votes.items():
+        """For each node that could not vote: the reason."""
+        reasons: dict[int, str] = {}
+        for node in range(self._electorate.size):
+            vote = self.votes.get(node)
             if isinstance(vote, Unreachable):
                 reasons[node] = vote.why
             elif isinstance(vote, Young):
-                reasons[node] = f"restarted lately, votes in {max(0.0, vote.votes_at - now):.1f} s"
-            else:
-                del reasons[node]
+                reasons[node] = f"started lately, votes in {max(0.0, vote.votes_at - now):.1f} s"
+            elif vote is None and not self._hopeless:  # else the round ended without waiting for it
+                reasons[node] = "no answer in time"
         return reasons
 
     def quorum_votes_in(self, now: float) -> float | None:

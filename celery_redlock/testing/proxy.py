@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Coroutine
@@ -15,10 +16,14 @@ BOTH: tuple[Direction, Direction] = ("to server", "to client")
 
 
 class Proxy:
-    """Passes bytes on unchanged, until it is told otherwise. Runs in a thread of its own."""
+    """Passes bytes on unchanged, until it is told otherwise. Runs in a thread of its own.
 
-    def __init__(self, port: int) -> None:
+    With a TLS context, it speaks TLS to its clients.
+    """
+
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self._target = port
+        self._tls = tls
         self._delay = 0.0
         self._swallowed: frozenset[Direction] = frozenset()
         self._refusing = False
@@ -70,7 +75,7 @@ class Proxy:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _listen(self) -> int:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

