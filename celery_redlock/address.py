@@ -90,7 +90,7 @@ class Address:
     def _master(self) -> tuple[str, int]:
         from redis.sentinel import Sentinel
 
-        sentinel = Sentinel(self._sentinels, **_plain(self._options["socket_timeout"]))
+        sentinel = Sentinel(self._sentinels, sentinel_kwargs=_plain(self._options["socket_timeout"]))
         try:
             host, port = sentinel.discover_master(self._service)
             return str(host), int(port)

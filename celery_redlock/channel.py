@@ -49,6 +49,8 @@ class Channel:
         self._closed = False
 
     def open(self, wanted: int, patience: float) -> None:
+        if len(self._connections) == len(self._dialers):
+            return
         with self.lock:
             deadline = self._clock() + patience
             self._serve(0)

@@ -41,7 +41,7 @@ class Connection:
             self._would_block += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     def send(self, this: Round) -> None:
-        self._push(this.payload, [(this, index) for index in range(len(this.commands))])
+        self._push(this.payload, this.owed)
 
     def flush(self) -> None:
         self.torn = True
@@ -58,14 +58,15 @@ class Connection:
         unknown: list[tuple[Round, int]] = []
         self.torn = True
         for line in self._lines():
-            if not self.owed or line[:1] not in (b"+", b"-"):
+            kind = line[:1]
+            if not self.owed or (kind != b"+" and kind != b"-"):
                 raise Broken("it sent something that is no answer of ours")
             this, index = self.owed.popleft()
-            if line.startswith(b"-NOSCRIPT") and this.open:
+            if kind == b"-" and line.startswith(b"-NOSCRIPT") and this.open:
                 unknown.append((this, index))
             else:
                 text = line[1:].decode("utf-8", "surrogateescape")
-                this.hear(node, index, Answer(text, line[:1] == b"+", self._started))
+                this.hear(node, index, Answer(text, kind == b"+", self._started))
         self.torn = False
         for this, index in unknown:
             # Safe only while the round is open: nothing of its lease has been sent behind it (Q11).

@@ -57,6 +57,7 @@ class Round:
     def __init__(self, commands: Sequence[Command], tally: Tally, nodes: int, sent: float) -> None:
         self.commands = commands
         self.payload = b"".join([command.by_digest() for command in commands])
+        self.owed = [(self, index) for index in range(len(commands))]  # the replies, by each node
         self.sent = sent
         self.open = True
         self.only_releases = all(command.script is lua.RELEASE for command in commands)

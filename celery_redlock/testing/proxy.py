@@ -28,6 +28,7 @@ class Proxy:
         self._swallowed: frozenset[Direction] = frozenset()
         self._refusing = False
         self._writers: set[asyncio.StreamWriter] = set()
+        self._handlers: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="redlock-proxy", daemon=True)
         self._thread.start()
@@ -79,6 +80,9 @@ class Proxy:
         return int(self._server.sockets[0].getsockname()[1])
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handler = asyncio.current_task()
+        assert handler is not None
+        self._handlers.add(handler)
         self._writers.add(writer)
         try:
             if self._refusing:
@@ -86,16 +90,18 @@ class Proxy:
             far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target)
             self._writers.add(far_writer)
             try:
-                await asyncio.gather(
-                    self._pass_on("to server", reader, far_writer),
-                    self._pass_on("to client", far_reader, writer),
-                )
+                there = asyncio.ensure_future(self._pass_on("to server", reader, far_writer))
+                back = asyncio.ensure_future(self._pass_on("to client", far_reader, writer))
+                await asyncio.wait([there, back], return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._forget(far_writer)
+                self._forget(writer)
+                await asyncio.gather(there, back, return_exceptions=True)
         except OSError:
             pass  # either side went away: so does the other
         finally:
             self._forget(writer)
+            self._handlers.discard(handler)
 
     async def _pass_on(
         self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -107,9 +113,9 @@ class Proxy:
             while data := await reader.read(65536):
                 if direction not in self._swallowed:
                     pieces.put_nowait((self._loop.time() + self._delay, data))
-            raise ConnectionResetError
         finally:
             sender.cancel()
+            await asyncio.gather(sender, return_exceptions=True)
 
     async def _send_in_time(
         self, pieces: asyncio.Queue[tuple[float, bytes]], writer: asyncio.StreamWriter
@@ -138,7 +144,5 @@ class Proxy:
     async def _shut_down(self) -> None:
         self._server.close()
         await self._end_all(reset=False)
-        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        if self._handlers:  # not cancelled: their transports are gone, so they end by themselves
+            await asyncio.wait(self._handlers, timeout=5)
