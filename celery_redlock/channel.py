@@ -73,11 +73,13 @@ class Channel:
             self._serve(0)
             receivers = range(len(self._dialers)) if nodes is None else list(nodes)
             this = Round(commands, tally, len(receivers), self._clock())
-            for node in receivers:
-                self._send(node, this)
-            while this.open and (left := this.sent + patience - self._clock()) > 0:
-                self._serve(left)
-            this.open = False
+            try:
+                for node in receivers:
+                    self._send(node, this)
+                while this.open and (left := this.sent + patience - self._clock()) > 0:
+                    self._serve(left)
+            finally:
+                this.open = False  # also when interrupted: nothing of it may be sent any more
 
     def deliver(self, node: int, connection: Connection | str) -> None:
         """A dialer hands over a connection, or the reason why there is none."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from .errors import LeaseLost, QuorumUnreachable
 from .renewal import Ledger
 from .round import Carrier
+from .vote import drift
 
 if TYPE_CHECKING:
     from .heartbeat import Heartbeat
@@ -42,11 +43,6 @@ class Loss:
 
     def __str__(self) -> str:
         return _EXPLAINED[self.reason] + (f" ({self.detail})" if self.detail else "")
-
-
-def drift(ttl: float) -> float:
-    """How far apart a server's clock and ours may run within one TTL (Q3)."""
-    return ttl * 0.01 + 0.002
 
 
 def margin(ttl: float) -> float:
@@ -203,6 +199,11 @@ class Lease:
                 self.on_lost(self)
             except Exception:
                 logger.exception("on_lost of the lease on %r failed", self.key)
+
+    @property
+    def finished(self) -> bool:
+        """Whether its end has been declared, whatever the clock says."""
+        return self._end is not None
 
     def finish(self, reason: Reason, detail: str = "") -> bool:
         """True for the one call that ends it: a loss is told once, and none after the release."""

@@ -86,7 +86,10 @@ class Node:
             if self._dialing_since is None or not self._thread.is_alive():
                 self._dialing_since = clock()
                 self._thread = _helper(self._connect_all)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError as error:
+                    return str(error)  # too many threads, or the interpreter is shutting down
             elif clock() > self._dialing_since + PATIENT_TIMEOUTS * self._timeout:
                 return "still connecting"
         return None

@@ -64,7 +64,7 @@ class Quorum:
                 elif verdict == "taken" or verdict == "vanished":
                     self._withdraw(channel, lease.key, lease.owner)
                     lease.lose(verdict)
-                else:
+                elif not lease.finished:
                     lease.put_off(self.reasons(renewal.unreachable))
 
     def release(self, key: str, owner: str, channel: Carrier) -> bool:

@@ -21,6 +21,9 @@ TTL = 30.0
 NODE_TIMEOUT = 1.0
 MAX_HOLD = 24 * 3600.0
 
+#: Seconds. Of a shorter TTL, drift, margin and the time of a round leave nothing.
+LEAST_TTL = 0.1
+
 #: After a split vote, acquire tries again at once: so often, and after a random pause of at most so
 #: many seconds, times the number of the try.
 SPLIT_TRIES = 8
@@ -79,6 +82,7 @@ class Redlock:
         ttl = self.ttl if ttl is None else ttl
         self._check_ttl(ttl)
         _check_key(key)
+        _check_seconds("wait", wait, or_zero=True)
         nodes = self._quorum.nodes
         deadline = nodes.now() + wait
         patience, longest = self._quorum.patience(ttl), FIRST_WAIT
@@ -133,6 +137,8 @@ class Redlock:
 
         Whatever that holder is doing goes on, without the lock, until it next renews and learns of it.
         """
+        if not holder.value:
+            raise ValueError("only a holder that inspect() has returned can be unlocked")
         return self._quorum.release(key, holder.value, self._quorum.nodes.channel())
 
     def close(self) -> None:
@@ -182,6 +188,8 @@ class Redlock:
 
     def _check_ttl(self, ttl: float) -> None:
         _check_seconds("ttl", ttl)
+        if ttl < LEAST_TTL:
+            raise ConfigError(f"ttl is {ttl:g} s: below {LEAST_TTL:g} s nothing would be left of it")
         guard = self._quorum.electorate.guard
         if guard and ttl > guard:
             raise ConfigError(

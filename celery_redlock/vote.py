@@ -35,6 +35,11 @@ class Unreachable(NamedTuple):
 Vote = Granted | Refused | Young | Unreachable
 
 
+def drift(seconds: float) -> float:
+    """How far apart two clocks may run within a time (Q3)."""
+    return seconds * 0.01 + 0.002
+
+
 class Electorate(NamedTuple):
     """Who votes: so many nodes, each once it has been up longer than the restart guard (0: at once)."""
 
@@ -47,11 +52,13 @@ class Electorate(NamedTuple):
 
     def votes_from(self, started: Started) -> float:
         """When the node may vote for new leases. Where a start is uncertain, take it as late."""
-        return started.latest + self.guard if self.guard else float("-inf")
+        if not self.guard:
+            return float("-inf")
+        return started.latest + self.guard + drift(self.guard)
 
     def is_young(self, started: Started, now: float) -> bool:
         """Whether nobody can have taken its vote yet. Where a start is uncertain, take it as early."""
-        return now < started.earliest + self.guard
+        return now < started.earliest + self.guard - drift(self.guard)
 
 
 class Acquisition:

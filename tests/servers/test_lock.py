@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from celery_redlock import LeaseLost, LockHeld, Redlock
-from celery_redlock.lease import drift
 from celery_redlock.testing import Server, servers
+from celery_redlock.vote import drift
 
 from .conftest import lock_on
 

@@ -84,6 +84,18 @@ def test_a_ttl_that_is_no_time(ttl: float) -> None:
             Redlock(MemoryNodes()).acquire("key", ttl=ttl)
 
 
+def test_a_ttl_of_which_nothing_would_be_left() -> None:
+    with pytest.raises(ConfigError, match=r"ttl is 0\.05 s: below 0\.1 s"):
+        Redlock(MemoryNodes(), ttl=0.05)
+
+
+@pytest.mark.parametrize("wait", [-1, float("inf"), float("nan"), "5"])
+def test_a_wait_that_is_no_time(wait: float) -> None:
+    """Nothing waits for ever."""
+    with pytest.raises(ConfigError, match=r"wait is .*: it is a number of seconds, 0 or more"):
+        Redlock(MemoryNodes()).acquire("key", wait=wait)
+
+
 def test_a_ttl_above_the_guard() -> None:
     with pytest.raises(ConfigError, match="ttl is 31 s, longer than the restart guard of 30 s"):
         Redlock(MemoryNodes(), ttl=31, restart_guard=30)

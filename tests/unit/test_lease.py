@@ -8,8 +8,9 @@ import os
 import pytest
 
 from celery_redlock import Lease, LeaseLost, Redlock
-from celery_redlock.lease import drift, margin
+from celery_redlock.lease import margin
 from celery_redlock.testing import ManualClock, MemoryNodes
+from celery_redlock.vote import drift
 
 
 @pytest.fixture
