@@ -65,7 +65,8 @@ class Heartbeat:
                     lease.channel = channel
             if due and time_left > 0:
                 patience = quorum.patience(min(lease.ttl for lease in due))
-                quorum.renew(due, channel, min(patience, time_left))
+                # Half of it: nodes that hang must leave time to renew the leases on other nodes.
+                quorum.renew(due, channel, min(patience, time_left / 2))
 
     def _run(self) -> None:
         while self._doze():

@@ -187,6 +187,11 @@ class Lease:
         self._failures += 1
         self.trouble = trouble
 
+    def hold_for(self, seconds: float) -> None:
+        """Renew it for so long at most, from now on."""
+        self.hold_until = self.quorum.nodes.now() + seconds
+        self._plan(self.renew_at)
+
     def _plan(self, renew_at: float) -> None:
         self.renew_at = renew_at if renew_at < self.hold_until else math.inf
 

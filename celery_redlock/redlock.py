@@ -118,7 +118,7 @@ class Redlock:
         lease = self.acquire(key, wait=wait, ttl=ttl, task_id=task_id)
         try:
             lease.on_lost = on_lost
-            lease.hold_until = self._quorum.nodes.now() + max_hold
+            lease.hold_for(max_hold)
             heartbeat().watch(lease)
             yield lease
         finally:

@@ -176,7 +176,7 @@ def test_renewals_end_when_the_lease_was_held_for_its_longest_time(
     redlock: Redlock, clock: ManualClock
 ) -> None:
     beats, lease = Beats(), redlock.acquire("key")
-    lease.hold_until = clock.now + 30
+    lease.hold_for(30)
     beats.watch(lease)
     start = clock.now
     while not lease.lost:
@@ -185,6 +185,34 @@ def test_renewals_end_when_the_lease_was_held_for_its_longest_time(
     assert lease.loss is not None
     assert lease.loss.reason == "held too long"
     assert 30 <= clock.now - start < 30 + 12
+
+
+def test_a_longest_hold_below_the_first_renewal_means_no_renewal(
+    redlock: Redlock, clock: ManualClock, sent: list[list[Command]]
+) -> None:
+    beats, lease = Beats(), redlock.acquire("key")
+    lease.hold_for(1)
+    beats.watch(lease)
+    sent.clear()
+    while not lease.lost:
+        clock.advance(0.5)
+        beats.beat()
+    assert sent == []
+
+
+def test_nodes_that_hang_leave_time_to_renew_the_leases_on_others(clock: ManualClock) -> None:
+    beats = Beats()
+    hanging, sound = MemoryNodes(3, clock), MemoryNodes(3, clock)
+    stuck = Redlock(hanging, ttl=12).acquire("key")
+    short = Redlock(sound, ttl=1).acquire("key")
+    for node in range(3):
+        hanging[node].frozen = True
+    beats.watch(stuck)
+    beats.watch(short)
+    while not stuck.lost:
+        clock.advance(0.02)
+        beats.beat()
+        assert not short.lost
 
 
 def test_a_released_lease_is_never_renewed_again(
