@@ -85,11 +85,6 @@ class Interrupted(Heard):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def players() -> Iterator[list[Player]]:
     players = [Player(index) for index in range(3)]
     yield players

@@ -23,33 +23,8 @@ class Beats(Heartbeat):
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
-def nodes(clock: ManualClock) -> MemoryNodes:
-    return MemoryNodes(5, clock)
-
-
-@pytest.fixture
 def redlock(nodes: MemoryNodes) -> Redlock:
     return Redlock(nodes, ttl=12)
-
-
-@pytest.fixture
-def sent(nodes: MemoryNodes) -> list[list[Command]]:
-    """Every round that goes out, as its commands."""
-    rounds: list[list[Command]] = []
-    channel = nodes.channel()
-    real_round = channel.round
-
-    def spy(commands: list[Command], tally: Tally, patience: float, nodes: object = None) -> None:
-        rounds.append(commands)
-        real_round(commands, tally, patience, nodes)  # type: ignore[arg-type]
-
-    channel.round = spy  # type: ignore[assignment]
-    return rounds
 
 
 def wait_for_renewal(lease: Lease) -> None:

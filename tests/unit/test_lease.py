@@ -14,11 +14,6 @@ from celery_redlock.vote import drift
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
-
-
-@pytest.fixture
 def lease(clock: ManualClock) -> Lease:
     return Redlock(MemoryNodes(3, clock), ttl=10).acquire("key")
 
