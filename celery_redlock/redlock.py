@@ -6,6 +6,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from .errors import ConfigError, LockHeld, QuorumUnreachable
 from .heartbeat import heartbeat
@@ -15,6 +16,9 @@ from .owner import Holder, new_owner
 from .quorum import Quorum
 from .round import Nodes
 from .vote import Acquisition
+
+if TYPE_CHECKING:
+    from celery import Celery
 
 #: Defaults, in seconds; see `Redlock`.
 TTL = 30.0
@@ -68,6 +72,13 @@ class Redlock:
             nodes = _connect(nodes, node_timeout, guarded=self.restart_guard > 0)
         self._quorum = Quorum(nodes, self.restart_guard, node_timeout, prefix)
         self._check_ttl(ttl)
+
+    @classmethod
+    def from_app(cls, app: Celery) -> Redlock:
+        """On the nodes in `app.conf.redlock_nodes`, with the app's other `redlock_*` settings."""
+        from .options import connect
+
+        return connect(app)
 
     def __repr__(self) -> str:
         return f"<Redlock on {', '.join(self._quorum.nodes.names)}>"
