@@ -7,6 +7,8 @@ master each time it connects.
 
 from __future__ import annotations
 
+import inspect
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -15,38 +17,39 @@ from .errors import ConfigError
 if TYPE_CHECKING:
     from redis.connection import AbstractConnection
 
-SCHEMES = "redis://, rediss://, unix:// or sentinel://"
+SCHEMES = ("redis://", "rediss://", "unix://", "sentinel://")
 SENTINEL_PORT = 26379
 
-
-def redact(url: str) -> str:
-    """The URL without credentials and options, even where it is not a good URL."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+_CELERYS_WORD = re.compile(r"(?<=ssl_cert_reqs=)CERT_(\w+)")  # where redis-py says "required"
 
 
 class Address:
-    def __init__(self, url: str, timeout: float) -> None:
-        if not isinstance(url, str) or not url.startswith(
-            ("redis://", "rediss://", "unix://", "sentinel://")
-        ):
-            raise ConfigError(f"a lock node is a URL that starts with {SCHEMES}")
-        self.name = redact(url)
+    def __init__(self, url: str, timeout: float, number: int = 1) -> None:
+        if not isinstance(url, str) or not url.startswith(SCHEMES):
+            raise ConfigError(f"lock node {number} is not a URL that starts with {', '.join(SCHEMES)}")
+        from redis.exceptions import RedisError
+
         self._sentinels: list[tuple[str, int]] = []
         self._service = ""
         try:
             self._options = self._read(url)
             self._options.update(_plain(timeout))
             self._class = self._options.pop("connection_class")
-            self._class(
-                **self._options
-            )  # an unknown option in the URL shows now, not in the helper thread
-        except (ValueError, TypeError):
-            # Not chained: the cause may quote the URL, and with it the password.
+            self._class(**self._options)  # an unknown option shows now, not in the helper thread
+        except (ValueError, TypeError, RedisError):
+            # Neither shown nor chained: where it cannot be read, nobody knows which part is a password.
             raise ConfigError(
-                f"the URL of lock node {self.name!r} cannot be read: check host, port, database number "
-                f"and options; special characters in a password are written as %XX"
+                f"the URL of lock node {number} ({url.partition('://')[0]}://…) cannot be read: check "
+                f"host, port, database number and options; special characters in a password are "
+                f"written as %XX"
             ) from None
+        self.name = self._shown(url)
+
+    @staticmethod
+    def _shown(url: str) -> str:
+        """Without credentials and options."""
+        parts = urlsplit(url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
     def connect(self) -> AbstractConnection:
         """A connection that is open, authenticated, and on its database."""
@@ -62,7 +65,10 @@ class Address:
 
         if url.startswith("sentinel://"):
             url = self._read_sentinel(url)
+        url = _CELERYS_WORD.sub(lambda match: match[1].lower(), url)
         parts = urlsplit(url)
+        if "@" in parts.path + parts.query:
+            raise ValueError("a password with a special character")
         options: dict[str, Any] = dict(parse_url(url))
         if parts.scheme == "unix":
             if not parts.path:
@@ -102,9 +108,14 @@ class Address:
 def _plain(timeout: float) -> dict[str, Any]:
     """No second try behind our back, and the protocol in which an answer is one line."""
     from redis.backoff import NoBackoff
+    from redis.connection import AbstractConnection
     from redis.retry import Retry
 
+    knows_driver_info = "driver_info" in inspect.signature(AbstractConnection.__init__).parameters
+    silent = {"driver_info": None} if knows_driver_info else {"lib_name": None, "lib_version": None}
     return {
+        **silent,  # one round trip less, and one right less to ask for
+        "decode_responses": False,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
         "socket_timeout": timeout,

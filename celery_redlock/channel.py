@@ -17,9 +17,16 @@ from typing import Protocol
 from .connection import Broken, Connection
 from .round import Answer, Command, Round, Tally
 
+#: How many releases wait for a node that is being connected to; a key's TTL covers the others.
+LONGEST_LINE = 100
+
 
 class Dialer(Protocol):
     """Connects to one node, outside the caller's time."""
+
+    @property
+    def served_at(self) -> float:
+        """When it last delivered a connection, to whomever."""
 
     def dial(self, channel: Channel) -> str | None:
         """Have a connection delivered to the channel; or say why that cannot be, for now."""
@@ -31,6 +38,8 @@ class Channel:
     Whoever uses it holds its lock: a release may come from another thread than its acquire.
     """
 
+    closed = True  # until it is set up
+
     def __init__(
         self, dialers: Sequence[Dialer], clock: Callable[[], float], node_timeout: float
     ) -> None:
@@ -39,26 +48,28 @@ class Channel:
         self._clock = clock
         self._node_timeout = node_timeout
         self._connections: dict[int, Connection] = {}
-        self._awaited: dict[int, Round | None] = {}  # what to send to a node once it is connected
+        self._awaited: dict[int, list[Round]] = {}  # what to send to a node once it is connected
         self._poll = select.poll()
         self._node_at: dict[int, int] = {}
         self._deliveries: deque[tuple[int, Connection | str]] = deque()
         self._bell = threading.Lock()
         self._bell_out, self._bell_in = os.pipe()
         self._poll.register(self._bell_out, select.POLLIN)
-        self._closed = False
+        self.closed = False
 
     def open(self, wanted: int, patience: float) -> None:
         if len(self._connections) == len(self._dialers):
             return
         with self.lock:
-            deadline = self._clock() + patience
+            start = self._clock()
             self._serve(0)
             for node in range(len(self._dialers)):
                 if node not in self._connections:
                     self._dial(node, None)
             while len(self._connections) < wanted and self._awaited:
-                if (left := deadline - self._clock()) <= 0:
+                # Others may be in line before us: as long as the line moves, time is not up.
+                moved = max(self._dialers[node].served_at for node in self._awaited)
+                if (left := max(start, moved) + patience - self._clock()) <= 0:
                     break
                 self._serve(left)
 
@@ -84,7 +95,7 @@ class Channel:
     def deliver(self, node: int, connection: Connection | str) -> None:
         """A dialer hands over a connection, or the reason why there is none."""
         with self._bell:
-            if not self._closed:
+            if not self.closed:
                 self._deliveries.append((node, connection))
                 os.write(self._bell_in, b"!")
             elif isinstance(connection, Connection):
@@ -98,8 +109,8 @@ class Channel:
 
     def abandon(self) -> None:
         """Close our ends and take no lock: for a forked child, whose parent's threads held them."""
-        if not self._closed:
-            self._closed = True
+        if not self.closed:
+            self.closed = True
             delivered = [c for _, c in self._deliveries if isinstance(c, Connection)]
             for connection in [*self._connections.values(), *delivered]:
                 connection.close()
@@ -130,12 +141,15 @@ class Channel:
         return connection.overdue(this.sent - self._node_timeout) and not this.only_releases
 
     def _dial(self, node: int, this: Round | None) -> None:
-        self._awaited[node] = this
-        why_not = "the channel was closed" if self._closed else self._dialers[node].dial(self)
+        waiting = [older for older in self._awaited.get(node, []) if _still_wanted(older)]
+        self._awaited[node] = waiting[-LONGEST_LINE:] + ([] if this is None else [this])
+        why_not = "the channel was closed" if self.closed else self._dialers[node].dial(self)
         if why_not is not None:
-            del self._awaited[node]
-            if this:
-                this.hear_nothing(node, why_not)
+            self._refuse(node, why_not)
+
+    def _refuse(self, node: int, why_not: str) -> None:
+        for this in self._awaited.pop(node, []):
+            this.hear_nothing(node, why_not)
 
     def _serve(self, seconds: float) -> None:
         """Wait for anything to happen on any connection, and deal with all that has."""
@@ -148,6 +162,9 @@ class Channel:
             connection = self._connections.get(node)
             if connection is None or connection.fd != fd:
                 self._poll.unregister(fd)  # its drop was interrupted half-way
+                continue
+            if connection.torn:
+                self._drop(node, "interrupted")
                 continue
             try:
                 if event & select.POLLOUT:
@@ -171,24 +188,28 @@ class Channel:
         """Take in the connections that were delivered, and send them what waits for them."""
         while self._deliveries:
             node, connection = self._deliveries.popleft()
-            this = self._awaited.pop(node, None)
             if isinstance(connection, str):
-                if this:
-                    this.hear_nothing(node, connection)
+                self._refuse(node, connection)
             elif node in self._connections:
                 connection.close()
             else:
-                self._connections[node] = connection
-                self._node_at[connection.fd] = node
                 self._poll.register(connection.fd, select.POLLIN)
-                if this and this.open:
-                    self._send(node, this)
+                self._node_at[connection.fd] = node
+                self._connections[node] = connection
+                for this in self._awaited.pop(node, []):
+                    if _still_wanted(this):
+                        self._send(node, this)
 
     def _drop(self, node: int, why: str) -> None:
         """Never re-sent elsewhere: the server may yet carry out what it was sent."""
         connection = self._connections.pop(node)
-        del self._node_at[connection.fd]
+        self._node_at.pop(connection.fd, None)
         self._poll.unregister(connection.fd)
         connection.close()
         for this, index in connection.owed:
             this.hear(node, index, Answer(why, False))
+
+
+def _still_wanted(this: Round) -> bool:
+    """A release is good for something at any time: it takes back what nobody waits for any more."""
+    return this.open or this.only_releases

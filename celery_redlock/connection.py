@@ -62,14 +62,15 @@ class Connection:
             if not self.owed or (kind != b"+" and kind != b"-"):
                 raise Broken("it sent something that is no answer of ours")
             this, index = self.owed.popleft()
-            if kind == b"-" and line.startswith(b"-NOSCRIPT") and this.open:
+            if kind == b"-" and line.startswith(b"-NOSCRIPT") and (this.open or this.only_releases):
                 unknown.append((this, index))
             else:
                 text = line[1:].decode("utf-8", "surrogateescape")
                 this.hear(node, index, Answer(text, kind == b"+", self._started))
         self.torn = False
         for this, index in unknown:
-            # Safe only while the round is open: nothing of its lease has been sent behind it (Q11).
+            # Safe while the round is open, since nothing of its lease was sent behind it (Q11); and a
+            # release is the last that is ever sent of its lease.
             self._push(this.commands[index].by_text(), [(this, index)])
 
     def overdue(self, before: float) -> bool:

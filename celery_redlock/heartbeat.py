@@ -48,10 +48,18 @@ class Heartbeat:
         with self._changed:
             leases = list(self._leases)
         alive = [lease for lease in leases if not lease.ended]
-        for quorum in {lease.quorum for lease in alive if _due_in(lease) <= 0}:
-            self._renew(quorum)
+        due = sorted((lease for lease in alive if _due_in(lease) <= 0), key=_lost_in)
+        for quorum in dict.fromkeys(lease.quorum for lease in due):
+            try:
+                self._renew(quorum)
+            except Exception as error:  # this one's trouble is not the others'
+                logger.exception("the heartbeat stumbled; it goes on")
+                for lease in due:
+                    if lease.quorum is quorum:
+                        lease.put_off({"this process": repr(error)})
+        ended = {lease for lease in leases if lease.ended}  # not under the lock: it may call on_lost
         with self._changed:
-            self._leases -= {lease for lease in leases if lease.ended}
+            self._leases -= ended
 
     def _renew(self, quorum: Quorum) -> None:
         channel = quorum.nodes.channel()
@@ -60,6 +68,7 @@ class Heartbeat:
         with channel.lock:
             with self._changed:
                 due = [lease for lease in self._leases if lease.quorum is quorum and _is_near(lease)]
+                due = [lease for lease in due if not lease.finished]
                 time_left = min((_lost_in(lease) for lease in self._leases), default=0.0)
                 for lease in due:
                     lease.channel = channel
@@ -72,10 +81,8 @@ class Heartbeat:
         while self._doze():
             try:
                 self.beat()
-            except Exception:
+            except BaseException:  # a SystemExit in on_lost must not end the renewal of other leases
                 logger.exception("the heartbeat stumbled; it goes on")
-                with self._changed:
-                    self._changed.wait(LONGEST_NAP / 10)
 
     def _doze(self) -> bool:
         """Sleep until something is due. False: nothing is left to renew, and the thread ends."""

@@ -50,6 +50,10 @@ def margin(ttl: float) -> float:
     return ttl * 0.02 + 0.005
 
 
+def in_words(trouble: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in trouble.items())
+
+
 class Lease:
     """What :meth:`Redlock.acquire` returns.
 
@@ -80,7 +84,7 @@ class Lease:
         self.owner = owner
         self.ledger = ledger
         self.channel = channel  # where it was last written: what follows must not overtake that
-        self.trouble = ""  # what kept the last renewal from succeeding
+        self.trouble: dict[str, str] = {}  # the nodes that kept the last renewal from succeeding
         self._failures = 0
         self._released = False
         self._pid = os.getpid()
@@ -127,10 +131,11 @@ class Lease:
         with self._writing() as channel:
             self.quorum.renew([self], channel, self.quorum.patience(self.ttl))
         self.check()
-        if self.trouble:
+        if self._failures:
             raise QuorumUnreachable(
-                f"the lease on {self.key!r} could not be renewed: {self.trouble}. "
-                f"It is ours for another {self.remaining:.1f} s: try again before that."
+                f"the lease on {self.key!r} could not be renewed: {in_words(self.trouble)}. "
+                f"It is ours for another {self.remaining:.1f} s: try again before that.",
+                self.trouble,
             )
 
     def release(self) -> bool:
@@ -140,17 +145,20 @@ class Lease:
         """
         if self._forked or self._released:
             return False
-        self._released = True
         self.finish("released")
         if self.heartbeat is not None:
             self.heartbeat.forget(self)
         with self._writing() as channel:
-            return self.quorum.release(self.key, self.owner, channel)
+            confirmed = self.quorum.release(self.key, self.owner, channel)
+        self._released = True
+        return confirmed
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[Carrier]:
         """The channel that it was last written on, locked; the heartbeat may just have taken it over."""
         while True:
+            if self.channel.closed:
+                self.channel = self.quorum.nodes.channel()
             channel = self.channel
             with channel.lock:
                 if channel is self.channel:
@@ -164,7 +172,8 @@ class Lease:
             return Loss("forked")
         now = self.quorum.nodes.now()
         if self._end is None and now >= self.lost_at:
-            self.lose("held too long" if now >= self.hold_until else "expired", self.trouble)
+            reason: Reason = "held too long" if now >= self.hold_until else "expired"
+            self.lose(reason, in_words(self.trouble))
         return self._end
 
     @property
@@ -177,12 +186,12 @@ class Lease:
         self.until = t0 + self.ttl - drift(self.ttl)
         self._plan(t0 + self.ttl / 3)
         self._failures = 0
-        self.trouble = ""
+        self.trouble = {}
 
-    def put_off(self, trouble: str) -> None:
+    def put_off(self, trouble: dict[str, str]) -> None:
         """A renewal was not answered by enough nodes: again at once, then ever so often."""
         if not self._failures:
-            logger.warning("could not renew the lease on %r: %s; trying on", self.key, trouble)
+            logger.warning("could not renew the lease on %r: %s; trying on", self.key, in_words(trouble))
         self._plan(self.quorum.nodes.now() + (self.ttl / 10 if self._failures else 0))
         self._failures += 1
         self.trouble = trouble

@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .address import Address
 from .channel import Channel
@@ -53,6 +53,11 @@ class Roster:
                     )
             self._names[name] = run_id
 
+    def forget(self, name: str) -> None:
+        """It cannot be reached: whatever server was there may come up elsewhere."""
+        with self._lock:
+            self._names.pop(name, None)
+
 
 class Node:
     """At most one thread at a time connects to the node, for all channels in turn."""
@@ -62,7 +67,7 @@ class Node:
     ) -> None:
         self.index = index
         self.name = address.name
-        self.met = False  # whether it has been connected to, or has failed, at least once
+        self.served_at = 0.0
         self.fault = ""  # what it shows to be wrong with the configuration
         self._address = address
         self._roster = roster
@@ -110,68 +115,79 @@ class Node:
 
     def _hand_over(self, connection: Connection, channel: Channel) -> None:
         with self._lock:
-            self.met, self.fault, self._failures = True, "", 0
+            self.fault, self._failures, self.served_at = "", 0, clock()
             if channel in self._waiting:
                 self._waiting.remove(channel)
         channel.deliver(self.index, connection)
 
     def _give_up(self, error: Exception) -> None:
         why = " ".join(str(error).split()) or type(error).__name__
+        if not isinstance(error, ConfigError):
+            self._roster.forget(self.name)
         with self._lock:
             pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**self._failures)
             self._failures = min(self._failures + 1, 10)
             self._retry_at = clock() + random.uniform(pause / 2, pause)
             self._failure = why
-            self.met, self.fault = True, why if isinstance(error, ConfigError) else ""
+            self.fault = why if isinstance(error, ConfigError) else ""
             waiting, self._waiting = self._waiting, []
         for channel in waiting:
             channel.deliver(self.index, why)
 
     def _greet(self) -> Connection:
+        """Connect, ask the server's age, and teach it the scripts: in one flight."""
         connection = self._address.connect()
         try:
-            started = self._ask_age(connection)
-            self._teach(connection)
-            sock, connection._sock = (
-                connection._sock,
-                None,
-            )  # redis-py opened it; from here it is ours
+            asked = clock()
+            connection.send_command("INFO", "server")
+            for script in SCRIPTS:
+                connection.send_command("SCRIPT", "LOAD", script.text)
+            started = self._hear_age(connection, asked)
+            for _ in SCRIPTS:
+                _answer(connection)  # not allowed: then each is sent as text, when it is missed
+            sock, connection._sock = connection._sock, None  # redis-py opened it; from here it is ours
         finally:
             connection.disconnect()
         assert sock is not None
         return Connection(sock, started)
 
-    def _ask_age(self, connection: AbstractConnection) -> Started:
-        from redis.exceptions import ResponseError
-
-        asked = clock()
-        connection.send_command("INFO", "server")
-        try:
-            text = connection.read_response()
-        except ResponseError as error:
+    def _hear_age(self, connection: AbstractConnection, asked: float) -> Started:
+        text = _answer(connection)
+        told = clock()
+        if isinstance(text, Exception):
             if not self._guarded:
                 return LONG_AGO
             raise ConfigError(
-                f"{self.name} refuses INFO ({error}), so nobody can know whether it has restarted "
+                f"{self.name} refuses INFO ({text}), so nobody can know whether it has restarted "
                 f"empty. Allow the command (ACL: +info), or set the restart guard to 0 and do "
                 f"without that protection."
-            ) from None
-        told = clock()
-        info = dict(line.split(":", 1) for line in text.decode().split("\r\n") if ":" in line)
-        self._roster.note(self.name, info["run_id"])
-        age = int(info["uptime_in_seconds"])
+            )
+        run_id, age = _read_info(text)
+        self._roster.note(self.name, run_id)
         return Started(earliest=asked - age - 1, latest=told - age + 1)
 
-    def _teach(self, connection: AbstractConnection) -> None:
-        from redis.exceptions import ResponseError
 
-        for script in SCRIPTS:
-            connection.send_command("SCRIPT", "LOAD", script.text)
-        for _ in SCRIPTS:
-            try:
-                connection.read_response()
-            except ResponseError:
-                pass  # not allowed here: then each script is sent as text, when it is missed
+def _answer(connection: AbstractConnection) -> Any:
+    """What the server answers; or its error, if that is that we are not allowed to ask."""
+    from redis.exceptions import NoPermissionError, ResponseError
+
+    try:
+        return connection.read_response()
+    except NoPermissionError as error:
+        return error
+    except ResponseError as error:
+        if "unknown command" not in str(error):
+            raise  # busy, loading, …: it will pass
+        return error
+
+
+def _read_info(text: Any) -> tuple[str, int]:
+    """The run id, and the age in whole seconds."""
+    try:
+        info = dict(line.split(":", 1) for line in text.decode().split("\r\n") if ":" in line)
+        return info["run_id"], int(info["uptime_in_seconds"])
+    except (AttributeError, KeyError, ValueError):
+        raise ConnectionError("its answer to INFO makes no sense: it is not a Redis server") from None
 
 
 def _helper(work: Callable[[], None]) -> threading.Thread:

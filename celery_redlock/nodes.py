@@ -14,6 +14,7 @@ from .address import Address
 from .channel import Channel
 from .errors import ConfigError
 from .node import Node, Roster, clock
+from .round import Carrier
 
 #: Channels of ended threads that are kept for new ones.
 SPARE_CHANNELS = 8
@@ -26,14 +27,14 @@ class RedisNodes:
     """
 
     def __init__(self, urls: Sequence[str], node_timeout: float, guarded: bool) -> None:
-        self._addresses = [Address(url, node_timeout) for url in urls]
+        self._addresses = [Address(url, node_timeout, number) for number, url in enumerate(urls, 1)]
         self._node_timeout = node_timeout
         self._guarded = guarded
         self.names = [address.name for address in self._addresses]
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
+        self._met = False
         roster = Roster()
         self._nodes = [
             Node(index, address, roster, self._node_timeout, self._guarded)
@@ -42,6 +43,7 @@ class RedisNodes:
         self._local = threading.local()
         self._spare: list[Channel] = []
         self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._pid = os.getpid()  # last: other threads may look at it meanwhile
 
     def now(self) -> float:
         return clock()
@@ -64,7 +66,7 @@ class RedisNodes:
         if self._pid != os.getpid():
             self._leave_to_parent()
         loan: _Loan | None = getattr(self._local, "loan", None)
-        if loan is None:
+        if loan is None or loan.channel.closed:
             loan = self._local.loan = _Loan(self._take_channel(), self._spare)
         return loan.channel
 
@@ -76,26 +78,27 @@ class RedisNodes:
             self._channels.add(channel)
             return channel
 
-    def check(self) -> None:
-        """Raise what the nodes have shown to be wrong with the configuration."""
+    def meet(self, channel: Carrier, quorum: int, patience: float) -> None:
+        channel.open(quorum if self._met else len(self._nodes), patience)
+        self._met = True
         for node in self._nodes:
             if node.fault:
                 raise ConfigError(node.fault)
 
-    @property
-    def met(self) -> bool:
-        """Whether every node has been heard of: until then, its faults cannot be known."""
-        return all(node.met for node in self._nodes)
-
     def close(self) -> None:
-        for channel in list(self._channels):
-            channel.close()
+        if self._pid != os.getpid():
+            self._leave_to_parent()
+            return
+        channels = list(self._channels)
         self._start()
+        for channel in channels:
+            channel.close()
 
     def _leave_to_parent(self) -> None:
-        for channel in list(self._channels):
-            channel.abandon()
+        channels = list(self._channels)
         self._start()
+        for channel in channels:
+            channel.abandon()
 
 
 class _Loan:
@@ -103,8 +106,8 @@ class _Loan:
 
     def __init__(self, channel: Channel, spare: list[Channel]) -> None:
         self.channel = channel
-        self._spare = spare
+        self.spare = spare
 
     def __del__(self) -> None:
-        if len(self._spare) < SPARE_CHANNELS:
-            self._spare.append(self.channel)
+        if len(self.spare) < SPARE_CHANNELS and not self.channel.closed:
+            self.spare.append(self.channel)

@@ -7,7 +7,6 @@ Settings are read when a lock is first needed, with `app.conf.get`: so they may 
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Any
 
 from .errors import ConfigError
@@ -68,13 +67,8 @@ def _only_redis(app: Celery) -> str:
                 place,
                 _ADVICE,
             )
-            return _as_redis_py_reads(url)
+            return url
     raise ConfigError(f"neither result backend nor broker is Redis, so locks have no place: {_ADVICE}")
-
-
-def _as_redis_py_reads(url: str) -> str:
-    """Celery's URLs say CERT_REQUIRED where redis-py's say required."""
-    return re.sub(r"(?<=ssl_cert_reqs=)CERT_(\w+)", lambda match: match[1].lower(), url)
 
 
 def _check_names(app: Celery) -> None:

@@ -33,20 +33,20 @@ class Quorum:
     def grant(self, key: str, owner: str, ttl: float, patience: float) -> Lease | Acquisition:
         """A lease if a quorum grants it; else the votes, and nothing is left on any node (Q3, Q4)."""
         channel = self.nodes.channel()
-        self._meet(channel)
-        lease: Lease | None = None
+        self.nodes.meet(channel, self.electorate.quorum, patience)
         t0 = self.nodes.now()
         votes = Acquisition(self.electorate, t0)
         try:
             channel.round([self._acquire(key, owner, ttl)], votes, patience)
             if votes.granted and (fence := self._settle(channel, key, owner, ttl, votes, patience)):
                 lease = Lease(self, key, owner, fence, ttl, t0, Ledger(votes.acknowledged), channel)
-                if lease.lost_at <= self.nodes.now():
-                    lease = None  # the servers were so slow that nothing of it is left
-            return lease or votes
-        finally:
-            if lease is None:
-                self._withdraw(channel, key, owner, votes.may_hold())
+                if self.nodes.now() < lease.lost_at:  # else nothing of it is left
+                    return lease
+        except BaseException:
+            self._withdraw(channel, key, owner, votes.may_hold())
+            raise
+        self._withdraw(channel, key, owner, votes.may_hold())
+        return votes
 
     def renew(self, leases: Sequence[Lease], channel: Carrier, patience: float) -> None:
         """One round for all of them (Q8). The caller holds the channel's lock."""
@@ -65,12 +65,16 @@ class Quorum:
                     self._withdraw(channel, lease.key, lease.owner)
                     lease.lose(verdict)
                 elif not lease.finished:
-                    lease.put_off(self.reasons(renewal.unreachable))
+                    lease.put_off(self.by_name(renewal.why_not()))
 
     def release(self, key: str, owner: str, channel: Carrier) -> bool:
         """Whether a quorum confirms that the lock was the owner's, and is free now (Q7)."""
         released = Count("released", self.electorate.quorum, self.electorate.size)
-        channel.round([self._release(key, owner)], released, self._node_timeout)
+        try:
+            channel.round([self._release(key, owner)], released, self._node_timeout)
+        except BaseException:
+            self._withdraw(channel, key, owner)
+            raise
         return released.reached
 
     def inspect(self, key: str) -> Inspection:
@@ -82,14 +86,8 @@ class Quorum:
         """How long a round may take: waiting long for a short TTL would leave nothing of it."""
         return min(self._node_timeout, ttl / 4)
 
-    def reasons(self, unreachable: dict[int, str]) -> str:
-        return "; ".join(f"{self.nodes.names[node]}: {why}" for node, why in sorted(unreachable.items()))
-
-    def _meet(self, channel: Carrier) -> None:
-        """The first time, hear of all nodes: a fault in the configuration must show before a lease."""
-        wanted = self.electorate.quorum if self.nodes.met else self.electorate.size
-        channel.open(wanted, self._node_timeout)
-        self.nodes.check()
+    def by_name(self, of_nodes: dict[int, str]) -> dict[str, str]:
+        return {self.nodes.names[node]: text for node, text in sorted(of_nodes.items())}
 
     def _settle(
         self,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .errors import ConfigError, LockHeld, QuorumUnreachable
 from .heartbeat import heartbeat
-from .lease import Lease
+from .lease import Lease, in_words
 from .nodes import RedisNodes
 from .owner import Holder, new_owner
 from .quorum import Quorum
@@ -34,7 +34,7 @@ SPLIT_TRIES = 8
 SPLIT_PAUSE = 0.005
 
 #: `acquire(wait=…)` pauses at random between tries, up to a limit that doubles from the first to the
-#: longest; when less than the last is left, it gives up. Seconds.
+#: longest; when less than the last is left beside the time for a try, it gives up. Seconds.
 FIRST_WAIT = 0.02
 LONGEST_WAIT = 0.5
 LAST_WAIT = 0.002
@@ -55,7 +55,7 @@ class Redlock:
 
     def __init__(
         self,
-        nodes: Sequence[str] | Nodes,
+        nodes: Iterable[str] | Nodes,
         *,
         ttl: float = TTL,
         restart_guard: float | None = None,
@@ -68,8 +68,8 @@ class Redlock:
         _check_seconds("restart_guard", self.restart_guard, or_zero=True)
         if isinstance(nodes, str):
             raise ConfigError("nodes is a list of URLs, not one URL: write [url]")
-        if isinstance(nodes, Sequence):
-            nodes = _connect(nodes, node_timeout, guarded=self.restart_guard > 0)
+        if isinstance(nodes, Iterable):
+            nodes = _connect(list(nodes), node_timeout, guarded=self.restart_guard > 0)
         self._quorum = Quorum(nodes, self.restart_guard, node_timeout, prefix)
         self._check_ttl(ttl)
 
@@ -86,9 +86,11 @@ class Redlock:
     def acquire(
         self, key: str, *, wait: float = 0.0, ttl: float | None = None, task_id: str = ""
     ) -> Lease:
-        """Take the lock, trying for `wait` seconds. Nothing renews it but `lease.extend()`.
+        """Take the lock. Nothing renews it but `lease.extend()`.
 
         Raises LockHeld if someone else has it, and QuorumUnreachable if too few nodes could be asked.
+        With `wait`, it is tried again until so many seconds have passed. The first try is always made
+        in full: where servers hang, it takes two node timeouts at most.
         """
         ttl = self.ttl if ttl is None else ttl
         self._check_ttl(ttl)
@@ -97,16 +99,23 @@ class Redlock:
         nodes = self._quorum.nodes
         deadline = nodes.now() + wait
         patience, longest = self._quorum.patience(ttl), FIRST_WAIT
+        refusal: LockHeld | QuorumUnreachable | None = None
         while True:
+            started = nodes.now()
             try:
                 return self._try(key, ttl, task_id, patience)
-            except (LockHeld, QuorumUnreachable):
-                left = deadline - nodes.now()
-                if left < LAST_WAIT:
-                    raise
-            pause = min(longest * (0.25 + 0.75 * nodes.random()), 0.9 * left)
+            except LockHeld as held:
+                refusal = held
+            except QuorumUnreachable as unreachable:
+                if not isinstance(refusal, LockHeld):  # whoever was seen to hold it may be alive (Q1)
+                    refusal = unreachable
+            took = nodes.now() - started
+            left = deadline - nodes.now()
+            pause = min(longest * (0.25 + 0.75 * nodes.random()), left - 2.5 * took - LAST_WAIT)
+            if pause <= 0:
+                raise refusal
             nodes.sleep(pause)
-            patience = min(patience, left - pause)
+            patience = min(patience, (left - pause) / 2)  # to connect, if need be; and to ask
             longest = min(2 * longest, LONGEST_WAIT)
 
     @contextlib.contextmanager
@@ -173,29 +182,23 @@ class Redlock:
         raise self._refusal(key, result)
 
     def _refusal(self, key: str, votes: Acquisition) -> LockHeld | QuorumUnreachable:
-        if not votes.refused:
-            now = self._quorum.nodes.now()
-            return self._unreachable(
-                f"cannot lock {key!r}", votes.why_not(now), votes.quorum_votes_in(now)
+        if votes.refused:
+            return _held(key, votes.holder)
+        if votes.granted:
+            return QuorumUnreachable(
+                f"cannot lock {key!r}: the nodes granted it, but so slowly that nothing was left of its "
+                f"time, or that they could not agree on its fence"
             )
-        holder = votes.holder
-        if holder is None:
-            return LockHeld(
-                f"{key!r} is contended: others hold it on some nodes, nobody on most; try again"
-            )
-        end = "" if holder.remaining is None else f", for {holder.remaining:.1f} s unless renewed"
-        return LockHeld(f"{key!r} is held by {holder}{end}", holder.to_json(), holder.remaining)
+        now = self._quorum.nodes.now()
+        return self._unreachable(f"cannot lock {key!r}", votes.why_not(now), votes.quorum_votes_in(now))
 
     def _unreachable(
         self, what: str, why_not: dict[int, str], retry_after: float | None = None
     ) -> QuorumUnreachable:
-        names, quorum = self._quorum.nodes.names, self._quorum.electorate.quorum
-        return QuorumUnreachable(
-            f"{what}: {len(names) - len(why_not)} of {len(names)} nodes can vote, and {quorum} must. "
-            + self._quorum.reasons(why_not),
-            {names[node]: why for node, why in why_not.items()},
-            retry_after,
-        )
+        size, quorum = self._quorum.electorate.size, self._quorum.electorate.quorum
+        trouble = self._quorum.by_name(why_not)
+        can = f"{what}: {size - len(trouble)} of {size} nodes can vote, and {quorum} must"
+        return QuorumUnreachable(f"{can}. {in_words(trouble)}", trouble, retry_after)
 
     def _check_ttl(self, ttl: float) -> None:
         _check_seconds("ttl", ttl)
@@ -215,7 +218,7 @@ def _connect(urls: Sequence[str], node_timeout: float, guarded: bool) -> RedisNo
         raise ConfigError(
             "no lock nodes: give at least one URL, better three or five of separate servers"
         )
-    nodes = RedisNodes(urls, node_timeout, guarded)
+    nodes = RedisNodes(urls, node_timeout, guarded and len(urls) > 1)
     for name in nodes.names:
         if nodes.names.count(name) > 1:
             raise ConfigError(f"{name} is listed twice: each lock node must be a server of its own")
@@ -225,6 +228,13 @@ def _connect(urls: Sequence[str], node_timeout: float, guarded: bool) -> RedisNo
             stacklevel=3,
         )
     return nodes
+
+
+def _held(key: str, holder: Holder | None) -> LockHeld:
+    if holder is None:
+        return LockHeld(f"{key!r} is contended: others hold it on some nodes, nobody on most; try again")
+    end = "" if holder.remaining is None else f", for {holder.remaining:.1f} s unless renewed"
+    return LockHeld(f"{key!r} is held by {holder}{end}", holder.to_json(), holder.remaining)
 
 
 def _check_seconds(name: str, seconds: float, or_zero: bool = False) -> None:

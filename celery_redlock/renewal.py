@@ -63,13 +63,14 @@ class Renewal:
         self._answers = [[0] * len(batch) for batch in batches]
         self._taken = [[0] * len(batch) for batch in batches]
         self._short = sum(map(len, batches))  # leases that still lack a quorum
-        self.unreachable: dict[int, str] = {}
+        self._why_not = dict.fromkeys(range(electorate.size), "no answer in time")
 
     def add(self, node: int, index: int, answer: Answer) -> bool:
         batch = self._batches[index]
         if not answer.ok or len(answer.text) != len(batch):
-            self.unreachable[node] = answer.text
+            self._why_not[node] = answer.text
             return False
+        self._why_not.pop(node, None)
         young = self._electorate.is_young(answer.started, self._now())
         votes, answers, taken = self._votes[index], self._answers[index], self._taken[index]
         for place, (ledger, letter) in enumerate(zip(batch, answer.text, strict=True)):
@@ -84,6 +85,11 @@ class Renewal:
         """`renewed`; `taken` or `vanished` if it is lost for certain; else `unanswered`."""
         if self._votes[index][place] >= self._electorate.quorum:
             return "renewed"
-        if self._answers[index][place] < self._electorate.size:
+        unheard = self._electorate.size - self._answers[index][place]
+        if self._votes[index][place] + unheard >= self._electorate.quorum:
             return "unanswered"
         return "taken" if self._taken[index][place] else "vanished"
+
+    def why_not(self) -> dict[int, str]:
+        """For each node that did not answer: the reason."""
+        return dict(self._why_not)

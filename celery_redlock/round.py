@@ -81,6 +81,10 @@ class Carrier(Protocol):
     def lock(self) -> AbstractContextManager[Any]:
         """Held around several rounds that belong together."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether it is of no use any more."""
+
     def open(self, wanted: int, patience: float) -> None:
         """Wait until so many nodes are connected, or the others cannot be, or time is up."""
 
@@ -102,12 +106,11 @@ class Nodes(Protocol):
     def names(self) -> Sequence[str]:
         """How each node is shown to people: its URL without credentials."""
 
-    @property
-    def met(self) -> bool:
-        """Whether every node has been heard of, so that its faults are known."""
+    def meet(self, channel: Carrier, quorum: int, patience: float) -> None:
+        """Connect to enough nodes; the first time, hear of all, so that their faults are known.
 
-    def check(self) -> None:
-        """Raise ConfigError if the nodes have shown something to be wrong with the configuration."""
+        Raises ConfigError if a node shows that the configuration is wrong.
+        """
 
     def channel(self) -> Carrier:
         """The calling thread's."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from celery_redlock import QuorumUnreachable, Redlock
+from celery_redlock import LockHeld, QuorumUnreachable, Redlock
 from celery_redlock.testing import Server, servers
 
 KEY = "the-one-key"
@@ -52,8 +52,8 @@ def work(name: str, urls: Sequence[str], deadline: float, turns: Turns) -> None:
                 end = time.monotonic()
                 lost = lease.lost
             turns.put(Turn(name, start, end, lease.fence, lost))
-        except QuorumUnreachable as error:
-            print(f"  {name}: {error}", flush=True)
+        except (LockHeld, QuorumUnreachable) as error:
+            print(f"         {name} goes without: {error}", flush=True)
         time.sleep(random.uniform(0, 0.1))
 
 
@@ -88,9 +88,10 @@ def fight(nodes: Sequence[Server], start: float) -> list[Turn]:
         return watch(nodes, start, queue_)
     finally:
         for worker in workers:
-            worker.join(5)
+            worker.join(10)
             worker.terminate()
             worker.join()
+            assert worker.exitcode == 0, f"a worker ended with {worker.exitcode}"
 
 
 def watch(nodes: Sequence[Server], start: float, turns: Turns) -> list[Turn]:

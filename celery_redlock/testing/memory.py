@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import lua
 from ..node import clock as real_clock
-from ..round import Answer, Command, Round, Started, Tally
+from ..round import Answer, Carrier, Command, Round, Started, Tally
 
 _MINUTE = 60_000_000  # µs
 
@@ -149,11 +149,7 @@ class MemoryNodes:
     def names(self) -> list[str]:
         return [f"memory://{index}" for index in range(len(self))]
 
-    @property
-    def met(self) -> bool:
-        return True
-
-    def check(self) -> None: ...
+    def meet(self, channel: Carrier, quorum: int, patience: float) -> None: ...
 
     def channel(self) -> MemoryChannel:
         return self._channel
@@ -182,6 +178,8 @@ class MemoryNodes:
 
 class MemoryChannel:
     """A round reaches the nodes one after the other, and takes no time unless one is frozen."""
+
+    closed = False
 
     def __init__(self, nodes: MemoryNodes) -> None:
         self.lock = threading.RLock()

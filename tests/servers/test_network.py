@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -74,13 +75,14 @@ def test_a_late_reply_is_never_taken_for_the_next_one(five: list[Server], proxie
             proxy.delay(0.15)
         lease = redlock.acquire("key")
         assert lease.release()
-        held = other.acquire("key", wait=2)
+        held = other.acquire("key", wait=2, task_id="other")
         for proxy in proxies[:2]:
             proxy.heal()
         for _ in range(20):
             with pytest.raises(LockHeld) as caught:
                 redlock.acquire("key")
-            assert caught.value.holder is None or caught.value.holder.value == ""
+            assert caught.value.holder is not None
+            assert caught.value.holder.task_id == "other"
         assert held.release()
 
 
@@ -96,3 +98,25 @@ def test_every_reply_reaches_the_round_that_asked_for_it(
             fences.append(lease.fence)
             assert lease.release()
         assert fences == sorted(set(fences))
+
+
+def test_a_lock_that_is_held_is_never_said_to_be_unreachable(
+    five: list[Server], proxies: list[Proxy]
+) -> None:
+    """The last tries before the deadline have little time left; slow nodes need some."""
+    with lock_on(proxies) as redlock, lock_on(five) as other, other.lock("key"):
+        redlock.acquire("else").release()
+        for proxy in proxies:
+            proxy.delay(0.02)
+        for _ in range(8):
+            with pytest.raises(LockHeld):
+                redlock.acquire("key", wait=0.3)
+
+
+def test_threads_that_start_together_far_away_from_the_servers_are_all_connected(
+    five: list[Server], proxies: list[Proxy]
+) -> None:
+    for proxy in proxies:
+        proxy.delay(0.05)
+    with lock_on(proxies) as redlock, ThreadPoolExecutor(24) as pool:
+        assert all(pool.map(lambda n: redlock.acquire(f"key-{n}").release(), range(24)))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -114,6 +116,52 @@ def test_a_child_locks_on_connections_of_its_own(redlock: Redlock) -> None:
     for _ in range(50):
         redlock.acquire("third").release()
     assert lease.release()
+
+
+def test_a_child_may_close_what_its_parents_threads_are_using(five: list[Server]) -> None:
+    with lock_on(five) as redlock:
+        channels = redlock._quorum.nodes.channel()
+        with ThreadPoolExecutor(1) as pool:
+            held, done = threading.Event(), threading.Event()
+
+            def hold() -> None:
+                with channels.lock:
+                    held.set()
+                    assert done.wait(20)
+
+            holding = pool.submit(hold)
+            assert held.wait(5)
+
+            def child() -> bool:
+                redlock.close()
+                return redlock.acquire("childs").release()
+
+            assert run_in_child(child) == 0
+            done.set()
+            holding.result(5)
+
+
+def test_a_child_leaves_no_connection_of_its_parent_open(redlock: Redlock, five: list[Server]) -> None:
+    """Else the server would not see the parent go."""
+    redlock.acquire("key").release()
+    ports = {f":{node.port}" for node in five}
+
+    def child() -> bool:
+        redlock.acquire("other").release()
+        return len(_sockets_to(ports)) == 5
+
+    assert run_in_child(child) == 0
+
+
+def _sockets_to(ports: set[str]) -> list[int]:
+    found = []
+    for fd in range(3, 200):
+        with contextlib.suppress(OSError):
+            probe = socket.socket(fileno=os.dup(fd))
+            with probe:
+                if f":{probe.getpeername()[1]}" in ports:
+                    found.append(fd)
+    return found
 
 
 def test_a_child_has_a_heartbeat_of_its_own(five: list[Server]) -> None:

@@ -20,11 +20,13 @@ RELEASE = Command(lua.RELEASE, ["lock"], ["owner"])
 
 
 class Player:
-    """A server, played by the test. `reachable`: whether it can be connected to."""
+    """A server, played by the test. `lazy`: it is connected only when the test says so."""
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.reachable = True
+        self.served_at = 0.0
+        self.lazy = False
         self.dialed = 0
         self.ends: list[socket.socket] = []
 
@@ -32,10 +34,14 @@ class Player:
         self.dialed += 1
         if not self.reachable:
             return "it is down"
+        if not self.lazy:
+            self.connect(channel)
+        return None
+
+    def connect(self, channel: Channel) -> None:
         ours, theirs = socket.socketpair()
         self.ends.append(theirs)
         channel.deliver(self.index, Connection(ours, LONG_AGO))
-        return None
 
     def received(self) -> bytes:
         """What has come in on the newest connection."""
@@ -162,8 +168,8 @@ def test_a_connection_that_was_closed_while_idle_is_replaced_in_the_same_round(
     channel: Channel, players: list[Player]
 ) -> None:
     players[0].ends[-1].close()
-    channel.round([RELEASE], Heard(), 0.0)
-    channel.round([RELEASE], Heard(), 0.0)
+    channel.round([ACQUIRE], Heard(), 0.0)
+    channel.round([ACQUIRE], Heard(), 0.0)
     assert players[0].dialed == 2
     assert players[0].received().count(b"EVALSHA") == 1
 
@@ -201,6 +207,7 @@ def test_a_connection_that_was_interrupted_is_not_used_again(
     players[0].says("+granted 2")
     with pytest.raises(OutOfTheBlue):
         hear(channel)
+    players[0].says("+granted 3")  # there is more to read on it, and it must not be read
     third = Heard()
     channel.round([RELEASE], third, 0.0)
     assert players[0].dialed == 2
@@ -220,6 +227,45 @@ def test_nothing_of_an_interrupted_round_is_sent_any_more(
     players[1].says("-NOSCRIPT No matching script.")
     hear(channel)
     assert players[1].received() == b""
+
+
+def test_a_release_that_found_no_connection_is_sent_once_there_is_one(
+    channel: Channel, players: list[Player]
+) -> None:
+    """Q4: after an interrupt, the connection that set the key is gone, and the key is not."""
+    players[0].lazy = True
+    players[0].ends[-1].close()
+    hear(channel)
+    channel.round([RELEASE], Heard(), 0.0)
+    channel.round([ACQUIRE], Heard(), 0.0)
+    players[0].connect(channel)
+    hear(channel)
+    sent = players[0].received()
+    assert sent.count(b"EVALSHA") == 1
+    assert lua.RELEASE.sha.encode() in sent
+
+
+def test_waiting_for_connections_goes_on_while_others_get_theirs(
+    players: list[Player], clock: ManualClock
+) -> None:
+    """Thirty threads that start together are connected one after the other."""
+    channel = Channel(players, clock, node_timeout=1.0)
+    for player in players:
+        player.lazy = True
+
+    def line_moves(turn: int = 0) -> None:
+        clock.advance(0.9)
+        for player in players:
+            player.served_at = clock.now
+            if turn == 4:
+                player.connect(channel)
+        if turn < 4:
+            threading.Timer(0.02, line_moves, [turn + 1]).start()
+
+    threading.Timer(0.02, line_moves).start()
+    channel.open(3, 1.0)
+    assert all(player.ends for player in players)
+    channel.close()
 
 
 def test_only_some_nodes_can_be_asked(channel: Channel, players: list[Player]) -> None:

@@ -140,13 +140,26 @@ def test_an_unknown_script_is_not_sent_again_once_the_round_is_over(
 ) -> None:
     """Q11: a release may have been sent behind it; an acquire after that would be an orphan."""
     ours, theirs = connection
-    this, heard = ask(ours)
+    heard = Heard()
+    this = Round([Command(lua.ACQUIRE, ["k", "f"], ["o", 1, 1, 1])], heard, 1, 0.0)
+    ours.send(this)
     theirs.recv(4096)
     this.open = False
     theirs.sendall(b"-NOSCRIPT No matching script.\r\n")
     ours.hear(0)
     assert not select.select([theirs], [], [], 0)[0]
     assert heard.answers[0][1].ok is False
+
+
+def test_a_release_is_sent_as_text_even_when_nobody_waits_for_it(connection: Pair) -> None:
+    """Q4: else a key that was taken back, after SCRIPT FLUSH, would stay for its whole TTL."""
+    ours, theirs = connection
+    this, _ = ask(ours)
+    this.open = False
+    theirs.recv(4096)
+    theirs.sendall(b"-NOSCRIPT No matching script.\r\n")
+    ours.hear(0)
+    assert theirs.recv(65536).startswith(b"*5\r\n$4\r\nEVAL\r\n")
 
 
 def test_what_does_not_fit_into_the_socket_is_sent_later(

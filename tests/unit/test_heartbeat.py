@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 
 import pytest
@@ -288,6 +289,66 @@ def test_a_callback_may_release_the_lease() -> None:
         assert released.wait(5)
     assert lease.loss is not None
     assert lease.loss.reason in ("vanished", "expired")  # expired: the machine was slow
+
+
+def test_a_callback_may_wait_for_whoever_releases_the_lease() -> None:
+    """It is called outside the heartbeat's own lock."""
+    clock = ManualClock()
+    nodes = MemoryNodes(3, clock)
+    beats, lease = Beats(), Redlock(nodes, ttl=12).acquire("key")
+    released: list[bool] = []
+
+    def wait_for_release(lost: Lease) -> None:
+        thread = threading.Thread(target=lease.release)
+        thread.start()
+        thread.join(5)
+        released.append(not thread.is_alive())
+
+    lease.on_lost = wait_for_release
+    beats.watch(lease)
+    for node in range(3):
+        nodes[node].frozen = True
+    while not released:
+        clock.advance(0.05)
+        beats.beat()
+    assert released == [True]
+
+
+def test_a_callback_that_exits_does_not_end_the_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
+    lost_nodes, nodes = MemoryNodes(3), MemoryNodes(3)
+    with Redlock(nodes, ttl=1).lock("key") as lease:
+        with Redlock(lost_nodes, ttl=1).lock("key", on_lost=lambda lost: sys.exit(1)) as lost:
+            for node in range(3):
+                lost_nodes[node].flush()
+            wait_until(lambda: lost.finished)
+        wait_for_renewal(lease)
+    assert "the heartbeat stumbled; it goes on" in caplog.text
+
+
+def test_trouble_with_one_lock_does_not_keep_others_from_being_renewed(clock: ManualClock) -> None:
+    beats, bad, good = Beats(), MemoryNodes(3, clock), MemoryNodes(3, clock)
+    first, second = Redlock(bad, ttl=12).acquire("key"), Redlock(good, ttl=12).acquire("key")
+    beats.watch(first)
+    beats.watch(second)
+    bad.channel = lambda: 1 / 0  # type: ignore
+    for _ in range(60):
+        clock.advance(0.3)
+        beats.beat()
+    assert not second.lost
+    assert first.lost
+
+
+def test_a_lease_that_is_over_is_not_renewed_even_if_it_is_still_watched(
+    redlock: Redlock, clock: ManualClock, sent: list[list[Command]]
+) -> None:
+    beats, over, alive = Beats(), redlock.acquire("over"), redlock.acquire("alive")
+    beats.watch(over)
+    beats.watch(alive)
+    clock.advance(4)
+    over.finish("taken")
+    sent.clear()
+    beats.beat()
+    assert [len(command.keys) for commands in sent for command in commands] == [2]
 
 
 def test_the_process_has_one_heartbeat() -> None:

@@ -149,6 +149,23 @@ def test_waiting_ends_with_the_lock_once_it_is_free(redlock: Redlock, nodes: Mem
     assert 3 <= nodes.now() - before < 3.6
 
 
+def test_a_holder_that_was_seen_is_not_forgotten_when_time_gets_short(
+    redlock: Redlock, nodes: MemoryNodes
+) -> None:
+    """Q1: "run if nobody can be asked" must not run beside a living holder."""
+    redlock.acquire(KEY, task_id="alive")
+    real_sleep = nodes.sleep
+
+    def freeze_all(seconds: float) -> None:
+        for node in range(5):
+            nodes[node].frozen = True
+        real_sleep(seconds)
+
+    nodes.sleep = freeze_all  # type: ignore[method-assign]
+    with pytest.raises(LockHeld, match="task alive"):
+        redlock.acquire(KEY, wait=3)
+
+
 def test_waiting_never_goes_past_its_deadline(redlock: Redlock, nodes: MemoryNodes) -> None:
     redlock.acquire(KEY)
     before = nodes.now()
@@ -228,6 +245,70 @@ def test_extending_without_a_quorum_can_be_tried_again(
     nodes[0].up = True
     lease.extend()
     assert lease.remaining > 9
+
+
+def test_extending_on_nodes_that_are_silent_is_not_taken_for_success(
+    redlock: Redlock, nodes: MemoryNodes
+) -> None:
+    lease = redlock.acquire(KEY)
+    for node in range(3):
+        nodes[node].frozen = True
+    with pytest.raises(QuorumUnreachable, match=r"memory://0: no answer in time") as caught:
+        lease.extend()
+    assert caught.value.nodes == {f"memory://{node}": "no answer in time" for node in range(3)}
+
+
+def test_a_renewal_counts_from_before_its_round(redlock: Redlock, nodes: MemoryNodes) -> None:
+    lease = redlock.acquire(KEY)
+    nodes.clock.advance(3)  # type: ignore[attr-defined]
+    t0 = nodes.now()
+    for node in range(3):
+        nodes[node].frozen = True
+    nodes.sleep = lambda seconds: (nodes.clock.advance(0.7), nodes[0].thaw())  # type: ignore
+    lease.extend()
+    assert lease.until == pytest.approx(t0 + 10 - drift(10))
+
+
+def test_a_renewal_that_is_heard_after_the_end_is_none(redlock: Redlock, nodes: MemoryNodes) -> None:
+    lease = redlock.acquire(KEY)
+    for node in range(3):
+        nodes[node].frozen = True
+    nodes.sleep = lambda seconds: (nodes.clock.advance(11), nodes[0].thaw())  # type: ignore
+    with pytest.raises(LeaseLost):
+        lease.extend()
+
+
+def test_a_release_that_is_interrupted_is_sent_all_the_same(
+    redlock: Redlock, nodes: MemoryNodes
+) -> None:
+    lease = redlock.acquire(KEY)
+    for node in range(3):
+        nodes[node].frozen = True
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    nodes.sleep = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    for node in range(3):
+        nodes[node].thaw()
+    assert held_on(nodes) == []
+
+
+def test_a_release_that_was_interrupted_can_be_repeated(
+    redlock: Redlock, nodes: MemoryNodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = redlock.acquire(KEY)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(nodes.channel(), "round", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    monkeypatch.undo()
+    assert lease.release()
 
 
 def test_extending_what_others_hold_is_a_loss(redlock: Redlock, nodes: MemoryNodes) -> None:

@@ -36,6 +36,11 @@ def test_held_on_a_quorum_of_all_nodes_is_renewed() -> None:
     assert renewal("hh---", acknowledged(0, 1, 2)) == "unanswered"
 
 
+def test_a_loss_is_certain_when_those_who_are_silent_could_not_change_it() -> None:
+    assert renewal("hooo-", acknowledged(0, 1, 2)) == "taken"
+    assert renewal("hhoo-", acknowledged(0, 1, 2)) == "unanswered"
+
+
 def test_everyone_answered_and_no_quorum_is_a_loss() -> None:
     assert renewal("hhooo", acknowledged(0, 1, 2)) == "taken"
     assert renewal("hhrrr", acknowledged(0, 1, 2, 3, 4)) == "vanished"
@@ -87,6 +92,13 @@ def test_an_uncertain_start_is_taken_as_early_when_it_would_give_a_vote() -> Non
     assert electorate.is_young(Started(NOW - 29, NOW - 27), NOW)
     assert not electorate.is_young(Started(NOW - 30, NOW - 28), NOW)
     assert electorate.votes_from(Started(NOW - 31, NOW - 29)) == NOW + 1 + drift(30)
+
+
+def test_it_says_who_did_not_answer_and_why() -> None:
+    tally = Renewal(Electorate(3, 0), [[acknowledged(0)]], lambda: NOW)
+    tally.add(0, 0, Answer("h", True))
+    tally.add(1, 0, Answer("connection refused", False))
+    assert tally.why_not() == {1: "connection refused", 2: "no answer in time"}
 
 
 def test_many_leases_are_counted_apart() -> None:
