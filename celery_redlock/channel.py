@@ -20,6 +20,10 @@ from .round import Answer, Command, Round, Tally
 #: How many releases wait for a node that is being connected to; a key's TTL covers the others.
 LONGEST_LINE = 100
 
+_RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux tells only those who ask that the other end is gone
+_READ = select.POLLIN | _RDHUP
+_GONE = select.POLLHUP | select.POLLERR | _RDHUP
+
 
 class Dialer(Protocol):
     """Connects to one node, outside the caller's time."""
@@ -171,6 +175,8 @@ class Channel:
                     connection.flush()
                 if event & ~select.POLLOUT:
                     connection.hear(node)
+                if event & _GONE:  # seen now, and not after the next round was sent into the void
+                    raise Broken("it closed the connection")
             except Broken as broken:
                 self._drop(node, str(broken))
             else:
@@ -178,10 +184,10 @@ class Channel:
 
     def _watch(self, connection: Connection) -> None:
         if connection.unsent:
-            self._poll.modify(connection.fd, select.POLLIN | select.POLLOUT)
+            self._poll.modify(connection.fd, _READ | select.POLLOUT)
             connection.blocked = True
         elif connection.blocked:
-            self._poll.modify(connection.fd, select.POLLIN)
+            self._poll.modify(connection.fd, _READ)
             connection.blocked = False
 
     def _collect(self) -> None:
@@ -193,7 +199,7 @@ class Channel:
             elif node in self._connections:
                 connection.close()
             else:
-                self._poll.register(connection.fd, select.POLLIN)
+                self._poll.register(connection.fd, _READ)
                 self._node_at[connection.fd] = node
                 self._connections[node] = connection
                 for this in self._awaited.pop(node, []):

@@ -174,6 +174,20 @@ def test_a_connection_that_was_closed_while_idle_is_replaced_in_the_same_round(
     assert players[0].received().count(b"EVALSHA") == 1
 
 
+def test_a_late_answer_before_the_end_does_not_hide_that_the_connection_is_closed(
+    channel: Channel, players: list[Player]
+) -> None:
+    late = Heard()
+    channel.round([ACQUIRE], late, 0.0)
+    players[0].says("+granted 1")
+    players[0].ends[-1].close()
+    channel.round([RELEASE], Heard(), 0.0)
+    hear(channel)
+    assert late.texts == {0: "granted 1"}
+    assert players[0].dialed == 2
+    assert players[0].received().count(b"EVALSHA") == 1
+
+
 def test_a_connection_that_owes_for_too_long_is_given_up(
     channel: Channel, players: list[Player], clock: ManualClock
 ) -> None:
