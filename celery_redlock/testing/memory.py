@@ -22,7 +22,7 @@ _MINUTE = 60_000_000  # µs
 class ManualClock:
     """A clock that stands still until it is told to go on."""
 
-    def __init__(self, now: float = 1_000_000.0) -> None:
+    def __init__(self, now: float = 1_000.0) -> None:
         self.now = now
 
     def __call__(self) -> float:
