@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import select
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Protocol
 
+from . import native
 from .connection import Broken, Connection
 from .round import Answer, Command, Round, Tally
 
@@ -23,6 +23,10 @@ LONGEST_LINE = 100
 _RDHUP = getattr(select, "POLLRDHUP", 0)  # Linux tells only those who ask that the other end is gone
 _READ = select.POLLIN | _RDHUP
 _GONE = select.POLLHUP | select.POLLERR | _RDHUP
+
+
+#: What waits for something: it yields for how many seconds still, each time it is asked.
+Waiting = Generator[float, None, None]
 
 
 class Dialer(Protocol):
@@ -47,35 +51,29 @@ class Channel:
     def __init__(
         self, dialers: Sequence[Dialer], clock: Callable[[], float], node_timeout: float
     ) -> None:
-        self.lock = threading.RLock()
+        self.lock = native.RLock()
         self._dialers = dialers
         self._clock = clock
         self._node_timeout = node_timeout
         self._connections: dict[int, Connection] = {}
         self._awaited: dict[int, list[Round]] = {}  # what to send to a node once it is connected
-        self._poll = select.poll()
+        self._poll = native.poll()
         self._node_at: dict[int, int] = {}
         self._deliveries: deque[tuple[int, Connection | str]] = deque()
-        self._bell = threading.Lock()
+        self._bell = native.Lock()
         self._bell_out, self._bell_in = os.pipe()
         self._poll.register(self._bell_out, select.POLLIN)
         self.closed = False
 
+    @property
+    def complete(self) -> bool:
+        """Whether every node is connected."""
+        return len(self._connections) == len(self._dialers)
+
     def open(self, wanted: int, patience: float) -> None:
-        if len(self._connections) == len(self._dialers):
-            return
-        with self.lock:
-            start = self._clock()
-            self._serve(0)
-            for node in range(len(self._dialers)):
-                if node not in self._connections:
-                    self._dial(node, None)
-            while len(self._connections) < wanted and self._awaited:
-                # Others may be in line before us: as long as the line moves, time is not up.
-                moved = max(self._dialers[node].served_at for node in self._awaited)
-                if (left := max(start, moved) + patience - self._clock()) <= 0:
-                    break
-                self._serve(left)
+        if not self.complete:
+            with self.lock:
+                self._attend(self.opening(wanted, patience))
 
     def round(
         self,
@@ -85,25 +83,63 @@ class Channel:
         nodes: Iterable[int] | None = None,
     ) -> None:
         with self.lock:
-            self._serve(0)
-            receivers = range(len(self._dialers)) if nodes is None else list(nodes)
-            this = Round(commands, tally, len(receivers), self._clock())
-            try:
-                for node in receivers:
-                    self._send(node, this)
-                while this.open and (left := this.sent + patience - self._clock()) > 0:
-                    self._serve(left)
-            finally:
-                this.open = False  # also when interrupted: nothing of it may be sent any more
+            self.serve(0)
+            self._attend(self.asking(commands, tally, patience, nodes))
+
+    def _attend(self, waiting: Waiting) -> None:
+        try:
+            for left in waiting:
+                self.serve(left)
+        finally:
+            waiting.close()  # also when interrupted: nothing of it may be sent any more
+
+    def opening(self, wanted: int, patience: float) -> Waiting:
+        start = self._clock()
+        self.serve(0)
+        for node in range(len(self._dialers)):
+            if node not in self._connections:
+                self._dial(node, None)
+        while len(self._connections) < wanted and self._awaited:
+            # Others may be in line before us: as long as the line moves, time is not up.
+            moved = max(self._dialers[node].served_at for node in self._awaited)
+            if (left := max(start, moved) + patience - self._clock()) <= 0:
+                break
+            yield left
+
+    def asking(
+        self,
+        commands: Sequence[Command],
+        tally: Tally,
+        patience: float,
+        nodes: Iterable[int] | None = None,
+    ) -> Waiting:
+        receivers = range(len(self._dialers)) if nodes is None else list(nodes)
+        this = Round(commands, tally, len(receivers), self._clock())
+        try:
+            for node in receivers:
+                self._send(node, this)
+            while this.open and (left := this.sent + patience - self._clock()) > 0:
+                yield left
+        finally:
+            this.open = False
 
     def deliver(self, node: int, connection: Connection | str) -> None:
         """A dialer hands over a connection, or the reason why there is none."""
         with self._bell:
             if not self.closed:
                 self._deliveries.append((node, connection))
-                os.write(self._bell_in, b"!")
+                self._ring()
             elif isinstance(connection, Connection):
                 connection.close()
+
+    def wake(self) -> None:
+        """End a `serve` that is waiting in another thread."""
+        with self._bell:
+            if not self.closed:
+                self._ring()
+
+    def _ring(self) -> None:
+        native.write(self._bell_in, b"!")
 
     def close(self) -> None:
         with self.lock, self._bell:
@@ -118,7 +154,7 @@ class Channel:
             delivered = [c for _, c in self._deliveries if isinstance(c, Connection)]
             for connection in [*self._connections.values(), *delivered]:
                 connection.close()
-            self._poll = select.poll()
+            self._poll = native.poll()
             os.close(self._bell_out)
             os.close(self._bell_in)
 
@@ -155,11 +191,11 @@ class Channel:
         for this in self._awaited.pop(node, []):
             this.hear_nothing(node, why_not)
 
-    def _serve(self, seconds: float) -> None:
+    def serve(self, seconds: float) -> None:
         """Wait for anything to happen on any connection, and deal with all that has."""
         for fd, event in self._poll.poll(seconds * 1000):
             if fd == self._bell_out:
-                os.read(fd, 4096)
+                native.read(fd, 4096)
                 self._collect()
                 continue
             node = self._node_at.get(fd, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import sys
 from collections import deque
 
 from .round import Answer, Round, Started
@@ -34,10 +33,11 @@ class Connection:
         self._sock = sock
         self._started = started
         self._partial = b""
-        ssl = sys.modules.get("ssl")  # imported by redis-py if TLS can be in use at all
-        self._tls = ssl is not None and isinstance(sock, ssl.SSLSocket)
+        self._tls = hasattr(sock, "pending")
         self._would_block: tuple[type[OSError], ...] = (BlockingIOError,)
-        if ssl is not None and self._tls:
+        if self._tls:
+            import ssl
+
             self._would_block += (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
     def send(self, this: Round) -> None:

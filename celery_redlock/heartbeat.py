@@ -7,9 +7,9 @@ all that are due in one round; it ends when there is nothing to renew.
 from __future__ import annotations
 
 import os
-import threading
 import time
 
+from . import native
 from .lease import Lease, logger
 from .quorum import Quorum
 
@@ -22,30 +22,31 @@ TOGETHER = 1 / 12
 
 class Heartbeat:
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = native.Lock()
+        self._alarm = native.Alarm()
         self._leases: set[Lease] = set()
-        self._thread: threading.Thread | None = None
+        self._thread: native.Thread | None = None
         self._wakes_at = 0.0
 
     def watch(self, lease: Lease) -> None:
         """Renew the lease from now on."""
-        with self._changed:
+        with self._lock:
             self._leases.add(lease)
             lease.heartbeat = self
             # Not alive: an exception out of the blue (Ctrl-C) may have come just before its start.
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._run, name="redlock-heartbeat", daemon=True)
+                self._thread = native.thread(self._run, "redlock-heartbeat")
                 self._thread.start()
             elif time.monotonic() + _due_in(lease) < self._wakes_at:
-                self._changed.notify()
+                self._alarm.ring()
 
     def forget(self, lease: Lease) -> None:
-        with self._changed:
+        with self._lock:
             self._leases.discard(lease)
 
     def beat(self) -> None:
         """Renew what is due, and declare lost what could not be renewed in time."""
-        with self._changed:
+        with self._lock:
             leases = list(self._leases)
         alive = [lease for lease in leases if not lease.ended]
         due = sorted((lease for lease in alive if _due_in(lease) <= 0), key=_lost_in)
@@ -58,7 +59,7 @@ class Heartbeat:
                     if lease.quorum is quorum:
                         lease.put_off({"this process": repr(error)})
         ended = {lease for lease in leases if lease.ended}  # not under the lock: it may call on_lost
-        with self._changed:
+        with self._lock:
             self._leases -= ended
 
     def _renew(self, quorum: Quorum) -> None:
@@ -66,7 +67,7 @@ class Heartbeat:
         # The channel is locked before the leases are chosen. So a release comes either before, and
         # the lease is not chosen; or after, and then it follows the renewal on this same channel.
         with channel.lock:
-            with self._changed:
+            with self._lock:
                 due = [lease for lease in self._leases if lease.quorum is quorum and _is_near(lease)]
                 due = [lease for lease in due if not lease.finished]
                 time_left = min((_lost_in(lease) for lease in self._leases), default=0.0)
@@ -86,15 +87,16 @@ class Heartbeat:
 
     def _doze(self) -> bool:
         """Sleep until something is due. False: nothing is left to renew, and the thread ends."""
-        with self._changed:
-            while self._leases:
+        while True:
+            with self._lock:
+                if not self._leases:
+                    self._thread = None
+                    return False
                 nap = min(min(map(_due_in, self._leases)), LONGEST_NAP)
-                if nap <= 0:
-                    return True
                 self._wakes_at = time.monotonic() + nap
-                self._changed.wait(nap)
-            self._thread = None
-            return False
+            if nap <= 0:
+                return True
+            self._alarm.wait(nap)
 
 
 def _is_near(lease: Lease) -> bool:

@@ -7,11 +7,12 @@ import dataclasses
 import logging
 import math
 import os
-import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal
 
+from . import native
 from .errors import LeaseLost, QuorumUnreachable
+from .owner import Holder
 from .renewal import Ledger
 from .round import Carrier
 from .vote import drift
@@ -88,7 +89,8 @@ class Lease:
         self._failures = 0
         self._released = False
         self._pid = os.getpid()
-        self._ending = threading.Lock()
+        self._ending = native.Lock()
+        self._tell = quorum.nodes.teller()
         self._end: Loss | None = None
         self.prolong(t0)
 
@@ -113,13 +115,18 @@ class Lease:
 
     def check(self) -> None:
         """Raise LeaseLost unless the lock is certainly ours now."""
-        if end := self.ended:
-            raise LeaseLost(
-                f"the lease on {self.key!r} (fence {self.fence}) is gone: {end}. "
-                f"Stop, and write nothing more: the next holder may be at work already.",
-                self.key,
-                end.reason,
-            )
+        if self.ended:
+            raise self.error()
+
+    def error(self) -> LeaseLost:
+        """What to raise once it has ended."""
+        end = self.ended
+        return LeaseLost(
+            f"the lease on {self.key!r} (fence {self.fence}) is gone: {end}. "
+            f"Stop, and write nothing more: the next holder may be at work already.",
+            self.key,
+            "" if end is None else end.reason,
+        )
 
     def extend(self) -> None:
         """Renew it for another TTL.
@@ -191,7 +198,8 @@ class Lease:
     def put_off(self, trouble: dict[str, str]) -> None:
         """A renewal was not answered by enough nodes: again at once, then ever so often."""
         if not self._failures:
-            logger.warning("could not renew the lease on %r: %s; trying on", self.key, in_words(trouble))
+            text = "could not renew the lease on %r: %s; trying on"
+            self._tell(lambda: logger.warning(text, self.key, in_words(trouble)))
         self._plan(self.quorum.nodes.now() + (self.ttl / 10 if self._failures else 0))
         self._failures += 1
         self.trouble = trouble
@@ -205,9 +213,13 @@ class Lease:
         self.renew_at = renew_at if renew_at < self.hold_until else math.inf
 
     def lose(self, reason: Reason, detail: str = "") -> None:
-        if not self.finish(reason, detail):
-            return
-        logger.error("lost the lease on %r (fence %d): %s", self.key, self.fence, self._end)
+        if self.finish(reason, detail):
+            self._tell(self._tell_of_loss)
+
+    def _tell_of_loss(self) -> None:
+        task_id = Holder.read(self.owner, None).task_id
+        whose = f" of task {task_id}" if task_id else ""
+        logger.error("lost the lease%s on %r (fence %d): %s", whose, self.key, self.fence, self._end)
         if self.on_lost is not None:
             try:
                 self.on_lost(self)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from . import native
 from .address import Address
 from .channel import Channel
 from .connection import Connection
@@ -40,7 +39,7 @@ class Roster:
     """Which server answers at which URL: no server may be counted twice."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._names: dict[str, str] = {}
 
     def note(self, name: str, run_id: str) -> None:
@@ -73,9 +72,9 @@ class Node:
         self._roster = roster
         self._timeout = timeout
         self._guarded = guarded
-        self._lock = threading.Lock()
+        self._lock = native.Lock()
         self._waiting: list[Channel] = []
-        self._thread = _helper(self._connect_all)
+        self._thread = native.thread(self._connect_all, "redlock-dial")
         self._dialing_since: float | None = None
         self._failure = ""
         self._failures = 0
@@ -90,7 +89,7 @@ class Node:
             # Not alive: an exception out of the blue (Ctrl-C) may have come just before its start.
             if self._dialing_since is None or not self._thread.is_alive():
                 self._dialing_since = clock()
-                self._thread = _helper(self._connect_all)
+                self._thread = native.thread(self._connect_all, "redlock-dial")
                 try:
                     self._thread.start()
                 except RuntimeError as error:
@@ -149,7 +148,7 @@ class Node:
         finally:
             connection.disconnect()
         assert sock is not None
-        return Connection(sock, started)
+        return Connection(native.adopted(sock), started)
 
     def _hear_age(self, connection: AbstractConnection, asked: float) -> Started:
         text = _answer(connection)
@@ -188,7 +187,3 @@ def _read_info(text: Any) -> tuple[str, int]:
         return info["run_id"], int(info["uptime_in_seconds"])
     except (AttributeError, KeyError, ValueError):
         raise ConnectionError("its answer to INFO makes no sense: it is not a Redis server") from None
-
-
-def _helper(work: Callable[[], None]) -> threading.Thread:
-    return threading.Thread(target=work, name="redlock-dial", daemon=True)

@@ -8,11 +8,13 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from . import green, native
 from .address import Address
 from .channel import Channel
 from .errors import ConfigError
+from .green import Relay
 from .node import Node, Roster, clock
 from .round import Carrier
 
@@ -21,7 +23,7 @@ SPARE_CHANNELS = 8
 
 
 class RedisNodes:
-    """N independent servers. Each thread that locks gets a channel of its own (Q2).
+    """N independent servers. Each thread that locks gets a channel of its own (Q2); greenlets share one.
 
     A forked child starts afresh: it never touches its parent's connections, locks and threads.
     """
@@ -42,7 +44,9 @@ class RedisNodes:
         ]
         self._local = threading.local()
         self._spare: list[Channel] = []
-        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._channels: weakref.WeakSet[Channel | Relay] = weakref.WeakSet()
+        self._relay: Relay | None = None
+        self._starting_relay = native.Lock()
         self._pid = os.getpid()  # last: other threads may look at it meanwhile
 
     def now(self) -> float:
@@ -61,10 +65,15 @@ class RedisNodes:
         """128 bits, as 32 hex digits: from the system, so that a fork does not repeat them."""
         return secrets.token_hex(16)
 
-    def channel(self) -> Channel:
+    def teller(self) -> Callable[[Callable[[], object]], object]:
+        return green.teller() if native.patched_by() else _tell_at_once
+
+    def channel(self) -> Channel | Relay:
         """The calling thread's."""
         if self._pid != os.getpid():
             self._leave_to_parent()
+        if native.patched_by():
+            return self._shared_channel()
         loan: _Loan | None = getattr(self._local, "loan", None)
         if loan is None or loan.channel.closed:
             loan = self._local.loan = _Loan(self._take_channel(), self._spare)
@@ -77,6 +86,13 @@ class RedisNodes:
             channel = Channel(self._nodes, clock, self._node_timeout)
             self._channels.add(channel)
             return channel
+
+    def _shared_channel(self) -> Relay:
+        with self._starting_relay:
+            if self._relay is None or self._relay.closed:
+                self._relay = Relay(Channel(self._nodes, clock, self._node_timeout))
+                self._channels.add(self._relay)
+            return self._relay
 
     def meet(self, channel: Carrier, quorum: int, patience: float) -> None:
         channel.open(quorum if self._met else len(self._nodes), patience)
@@ -111,3 +127,7 @@ class _Loan:
     def __del__(self) -> None:
         if len(self.spare) < SPARE_CHANNELS and not self.channel.closed:
             self.spare.append(self.channel)
+
+
+def _tell_at_once(work: Callable[[], object]) -> None:
+    work()

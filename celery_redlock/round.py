@@ -6,7 +6,7 @@ nodes.py and channel.py; a simulated network has the same face (Q12).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -114,6 +114,9 @@ class Nodes(Protocol):
 
     def channel(self) -> Carrier:
         """The calling thread's."""
+
+    def teller(self) -> Callable[[Callable[[], object]], object]:
+        """How the caller is to be told something later, by whichever thread: as a call."""
 
     def now(self) -> float:
         """Seconds on a clock that never jumps, and goes on while the machine sleeps."""

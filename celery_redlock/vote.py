@@ -116,7 +116,7 @@ class Acquisition:
     @property
     def holder(self) -> Holder | None:
         """Named only if a quorum names the same: in a split vote, each "holder" is a loser too."""
-        for owner, count in self._refusals.most_common(1):
+        for owner, count in dict(self._refusals).items():
             if count >= self._electorate.quorum:
                 return Holder.read(owner, self.longest_refusal(owner))
         return None
@@ -128,7 +128,8 @@ class Acquisition:
         return self.holder is None and voting >= self._electorate.quorum
 
     def longest_refusal(self, owner: str) -> float | None:
-        times = [v.remaining for v in self.votes.values() if isinstance(v, Refused) and v.owner == owner]
+        votes = self.votes.copy().values()  # a late answer may come in meanwhile, in another thread
+        times = [v.remaining for v in votes if isinstance(v, Refused) and v.owner == owner]
         return None if None in times else max(t for t in times if t is not None)
 
     def why_not(self, now: float) -> dict[int, str]:
@@ -146,13 +147,15 @@ class Acquisition:
 
     def quorum_votes_in(self, now: float) -> float | None:
         """Seconds until enough of the restarted nodes vote again; None if that does not help."""
-        young = sorted(vote.votes_at for vote in self.votes.values() if isinstance(vote, Young))
+        votes = self.votes.copy().values()
+        young = sorted(vote.votes_at for vote in votes if isinstance(vote, Young))
         missing = self._electorate.quorum - self._granted
         return max(0.0, young[missing - 1] - now) if 0 < missing <= len(young) else None
 
     def grants(self) -> dict[int, int]:
         """The fence that each node gave, of those heard so far."""
-        return {node: vote.fence for node, vote in self.votes.items() if isinstance(vote, Granted)}
+        votes = self.votes.copy().items()
+        return {node: vote.fence for node, vote in votes if isinstance(vote, Granted)}
 
     def may_hold(self) -> list[int]:
         """The nodes where our key may be: all but those that were heard to refuse."""

@@ -154,6 +154,9 @@ class MemoryNodes:
     def channel(self) -> MemoryChannel:
         return self._channel
 
+    def teller(self) -> Callable[[Callable[[], object]], object]:
+        return lambda work: work()
+
     def now(self) -> float:
         return self.clock()
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ssl
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from celery_redlock import Redlock
 from celery_redlock.testing import Proxy, Server, servers
@@ -65,6 +67,32 @@ def lock_on(nodes: Sequence[Server | Proxy], **options: Any) -> Iterator[Redlock
         yield redlock
     finally:
         redlock.close()
+
+
+@pytest.fixture
+def one() -> Iterator[Server]:
+    with servers(1, find(newest_server)) as (server,):
+        yield server
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def tls(one: Server, authority: trustme.CA) -> Iterator[Proxy]:
+    """TLS in front of the server, with a certificate for `localhost` alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    with Proxy(one.port, tls=context) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trustme
 
 from celery_redlock import ConfigError, LockHeld, QuorumUnreachable, Redlock
 from celery_redlock.testing import Proxy, Server, servers
@@ -18,12 +15,6 @@ from ..waiting import wait_until
 
 PASSWORD = "s3cr3t-pä/ss@word"
 QUOTED = "s3cr3t-p%C3%A4%2Fss%40word"
-
-
-@pytest.fixture
-def one() -> Iterator[Server]:
-    with servers(1, find(newest_server)) as (server,):
-        yield server
 
 
 def works(url: str, **options: float) -> None:
@@ -118,26 +109,6 @@ def test_a_single_node_need_not_tell_its_age(one: Server) -> None:
 
 def test_options_of_the_url_that_would_get_in_our_way_do_not(one: Server) -> None:
     works(one.url + "?decode_responses=True&socket_timeout=0.000001&protocol=3&health_check_interval=1")
-
-
-@pytest.fixture
-def authority() -> trustme.CA:
-    return trustme.CA()
-
-
-@pytest.fixture
-def tls(one: Server, authority: trustme.CA) -> Iterator[Proxy]:
-    """TLS in front of the server, with a certificate for `localhost` alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("localhost").configure_cert(context)
-    with Proxy(one.port, tls=context) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def ca_file(authority: trustme.CA, tmp_path: Path) -> Path:
-    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    return tmp_path / "ca.pem"
 
 
 def test_tls_with_a_certificate_that_we_trust(tls: Proxy, ca_file: Path) -> None:
