@@ -1,21 +1,67 @@
-"""The `redlock_*` settings of a Celery app: default, unit, check; and the Redlock that they describe.
+"""Every `lock_*` option of a task and every `redlock_*` setting of an app: default, unit, check.
 
-Settings are read when a lock is first needed, with `app.conf.get`: so they may be set late, and as
-`CELERY_REDLOCK_…` in Django.
+What can be known when a task is declared is checked then. Settings are read when a lock is first
+needed, with `app.conf.get`: so they may be set late, and as `CELERY_REDLOCK_…` in Django.
 """
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import ConfigError
-from .redlock import NODE_TIMEOUT, TTL, Redlock
+from .redlock import LEAST_TTL, MAX_HOLD, NODE_TIMEOUT, TTL, Redlock
+from .round import Nodes
 
 if TYPE_CHECKING:
     from celery import Celery
 
 logger = logging.getLogger("celery_redlock")
+
+
+class Option(NamedTuple):
+    default: Any
+    fits: Callable[[Any], bool]
+    wanted: str
+
+
+def _one_of(default: str | None, *values: str, later: str = "") -> Option:
+    wanted = " or ".join(map(repr, values)) + (f" (not yet supported: {later})" if later else "")
+    return Option(default, lambda value: isinstance(value, str) and value in values, wanted)
+
+
+def _seconds(default: float | None, least: float = 0.0) -> Option:
+    def fits(value: Any) -> bool:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        return number and math.isfinite(value) and value >= least
+
+    return Option(default, fits, f"a number of seconds, {least:g} or more")
+
+
+def _not_yet(default: Any) -> Option:
+    return Option(default, lambda value: value == default, f"{default!r}: nothing else is supported yet")
+
+
+#: The options, without the `lock_` before their names: what each is if neither task nor app set it.
+OPTIONS: dict[str, Option] = {
+    "lifetime": _one_of("while_executing", "while_executing", later="lifetimes from the enqueue on"),
+    "ttl": _seconds(None, LEAST_TTL),  # None: the setting redlock_ttl
+    "limit": _not_yet(1),
+    "on_conflict": _one_of(None, "retry", "skip", "wait", "fail"),  # None: "skip" if beat sent it
+    "on_duplicate": _not_yet("existing"),
+    "on_error": _one_of("retry", "retry", "fail", "run"),
+    "on_lost": _one_of("warn", "warn", "interrupt"),
+    "wait": _seconds(10.0),
+    "give_up": _seconds(3600.0),
+    "hold_for": _not_yet(0),
+    "max_hold": _seconds(None, LEAST_TTL),  # None: the hard time limit, else `MAX_HOLD`
+    "queue_ttl": _not_yet(86400.0),
+}
+
+#: Those that name the arguments of one task, so that no app can have a default for them; see key.py.
+OF_ONE_TASK = ("on", "key")
 
 #: Each setting of an app, and what it is if it is not set; seconds where it is a time.
 SETTINGS: dict[str, Any] = {
@@ -24,6 +70,8 @@ SETTINGS: dict[str, Any] = {
     "redlock_restart_guard": None,  # None: the TTL
     "redlock_node_timeout": NODE_TIMEOUT,
     "redlock_prefix": "redlock",
+    "redlock_eager": False,  # whether tasks that are called eagerly take their lock
+    **{f"redlock_{name}": option.default for name, option in OPTIONS.items() if name != "ttl"},
 }
 
 _ADVICE = (
@@ -34,6 +82,62 @@ _ADVICE = (
 
 def setting(app: Celery, name: str) -> Any:
     return app.conf.get(name, SETTINGS[name])
+
+
+class Options:
+    """The options of one task: its own `lock_…`, else the app's `redlock_…`, else the default."""
+
+    def __init__(self, task: Any) -> None:
+        check_options(type(task))
+        self.lifetime: str = _chosen(task, "lifetime")
+        self.ttl: float | None = _chosen(task, "ttl")
+        self.limit: int = _chosen(task, "limit")
+        self.on_conflict: str | None = _chosen(task, "on_conflict")
+        self.on_error: str = _chosen(task, "on_error")
+        self.on_lost: str = _chosen(task, "on_lost")
+        self.wait: float = _chosen(task, "wait")
+        self.give_up: float = _chosen(task, "give_up")
+        self.max_hold: float | None = _chosen(task, "max_hold")
+        for name in ("on_duplicate", "hold_for", "queue_ttl"):
+            _chosen(task, name)
+
+    def longest_hold(self, task: Any) -> float:
+        """Renewals end there: a task that hangs must not hold its lock for ever."""
+        hard_limit = (task.request.timelimit or (None,))[0] or task.time_limit
+        return float(self.max_hold or hard_limit or MAX_HOLD)
+
+
+def check_options(task: type) -> None:
+    """What is wrong with a task's own options, at its declaration."""
+    known = {f"lock_{name}" for name in (*OPTIONS, *OF_ONE_TASK)} | {"lock_info"}
+    for name in dir(task):
+        if name.startswith("lock_") and name not in known:
+            raise ConfigError(
+                f"task {_name(task)} has {name}, which is no option of a lock: it is one of "
+                f"{', '.join(sorted(known - {'lock_info'}))}"
+            )
+    for name in OPTIONS:
+        value = getattr(task, f"lock_{name}", None)
+        if value is not None:
+            _check(name, value, f"lock_{name} of task {_name(task)}")
+
+
+def _chosen(task: Any, name: str) -> Any:
+    value = getattr(task, f"lock_{name}")
+    if value is None:
+        value = setting(task.app, f"redlock_{name}") if name != "ttl" else None
+        if value is not None:
+            _check(name, value, f"the setting redlock_{name}")
+    return value
+
+
+def _check(name: str, value: Any, what: str) -> None:
+    if not OPTIONS[name].fits(value):
+        raise ConfigError(f"{what} is {value!r}: it must be {OPTIONS[name].wanted}")
+
+
+def _name(task: type) -> str:
+    return getattr(task, "name", None) or task.__qualname__
 
 
 def connect(app: Celery) -> Redlock:
@@ -48,12 +152,14 @@ def connect(app: Celery) -> Redlock:
     )
 
 
-def _nodes(app: Celery) -> list[str]:
+def _nodes(app: Celery) -> list[str] | Nodes:
     nodes = setting(app, "redlock_nodes")
     if nodes is None:
         return [_only_redis(app)]
     if isinstance(nodes, str):
         return nodes.split()  # as from an environment variable
+    if callable(getattr(nodes, "channel", None)):
+        return nodes  # type: ignore[no-any-return]  # in memory, for tests
     return list(nodes)
 
 

@@ -24,6 +24,7 @@ from .containers import Containers
 from .nodes import LockNode, Setup, Worker
 from .processes import REPOSITORY, Processes
 from .surroundings import SharedWorkers, Surroundings, own_queue
+from .witness import Witness
 
 #: Workers and lock nodes of a test: their logs are shown if it fails. pytest-docker-tools shows others'.
 USED = pytest.StashKey[list[Any]]()
@@ -205,6 +206,11 @@ def history(celery_backend: CeleryTestBackend) -> Iterator[Any]:
     ) as client:
         client.flushdb()
         yield client
+
+
+@pytest.fixture
+def witness(history: Any, lock_nodes: CeleryTestCluster, pool: str) -> Witness:
+    return Witness(history, lock_nodes, parties=1 if pool == "solo" else 2)
 
 
 @pytest.fixture
