@@ -48,7 +48,7 @@ class Header:
             if isinstance(written, Mapping) and written.get("v") == VERSION:
                 try:
                     header = cls._of(written)
-                except (TypeError, ValueError):
+                except (KeyError, TypeError, ValueError):
                     continue
                 if (header.task, header.id) == (fresh.task, fresh.id):
                     return header

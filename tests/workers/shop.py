@@ -29,7 +29,12 @@ TTL = 3.0
 #: Seconds that a task waits for a word before it fails.
 PATIENCE = 20
 
-app = Celery("shop")
+app = Celery("shop", task_cls=os.environ.get("SHOP_TASK_CLS"))
+
+if "SHOP_SENTRY" in os.environ:
+    import sentry_sdk
+
+    sentry_sdk.init("http://nobody@127.0.0.1:9/1", traces_sample_rate=1.0)
 
 
 def configure(environment: Mapping[str, str]) -> None:
@@ -43,7 +48,11 @@ def configure(environment: Mapping[str, str]) -> None:
         redlock_node_timeout=0.5,
         shop_history=environment["SHOP_HISTORY"],
         broker_connection_retry_on_startup=True,
-        broker_transport_options={"visibility_timeout": int(environment.get("SHOP_VISIBILITY", 3600))},
+        broker_transport_options={
+            "visibility_timeout": int(environment.get("SHOP_VISIBILITY", 3600)),
+            "unacked_restore_interval": 1,  # an older kombu looks every ten seconds
+            "unacked_restore_throttle": 1,
+        },
         task_acks_late="SHOP_ACKS_LATE" in environment,
         task_reject_on_worker_lost="SHOP_ACKS_LATE" in environment,
         accept_content=["json", "yaml", "msgpack"],
@@ -130,6 +139,19 @@ def waiting(self: Any, name: str, word: str = "") -> int:
 @locked(lock_on=["name"], lock_on_conflict="wait", lock_wait=2)
 def patient(self: Any, name: str, word: str = "") -> int:
     return in_and_out(self, name, word)
+
+
+@locked(lock_on=["name"], lock_wait=0.1)
+def lasting(self: Any, name: str, word: str = "") -> int:
+    return in_and_out(self, name, word) if word else 0
+
+
+@locked(lock_on=["name"], lock_on_conflict="wait", lock_wait=20)
+def brief(self: Any, name: str, number: int, seconds: float) -> None:
+    note(f"in {name} {number} {self.lease.fence}")
+    time.sleep(seconds)
+    note(f"out {name} {number} {self.lease.fence}")
+    history().rpush("done", number)
 
 
 @locked(lock_on=["name"], lock_on_conflict="fail")

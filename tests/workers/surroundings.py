@@ -59,15 +59,22 @@ class Surroundings:
 
     def lead_to(self, queue: str, env: Mapping[str, str] | None = None) -> None:
         """What the test sends goes to this queue, and is locked on these nodes, from now on."""
-        results = shop.app.conf.result_backend
+        before = places(shop.app)
         shop.configure({**self.environment(queue, "host_url"), **(env or {})})
-        forget_surroundings(shop.app, results)
+        forget_surroundings(shop.app, before)
 
 
-def forget_surroundings(app: Any, results: str | None) -> None:
+def places(app: Any) -> tuple[str | None, str | None]:
+    return app.conf.broker_url, app.conf.result_backend
+
+
+def forget_surroundings(app: Any, before: tuple[str | None, str | None]) -> None:
     """Celery goes on with the broker, queue and result backend that it has used first, unless told."""
     app._pool = None
-    if app.conf.result_backend != results:
+    if places(app) != before:
+        consumer: Any = getattr(app._backend, "result_consumer", None)
+        if getattr(consumer, "_connection", None) or getattr(consumer, "_pubsub", None):
+            consumer.stop()  # else it leaves a connection open
         app._backend = app._get_backend()
     for remembered in ("amqp", "control"):
         app.__dict__.pop(remembered, None)

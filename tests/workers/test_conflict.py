@@ -182,7 +182,8 @@ class TestACanvas:
 
     def test_a_chain_of_equal_tasks(self, celery_setup: CeleryTestSetup, elsewhere: Any) -> None:
         lease = elsewhere(shop.skipping, "a")
-        result = chain(shop.skipping.si("a"), shop.skipping.si("a"), shop.skipping.si("a")).apply_async()
+        steps = [shop.skipping.si("a") for _ in range(3)]
+        result: Any = chain(*steps).apply_async()
         state(result.parent.parent, "RETRY")
         lease.release()
         assert result.get(timeout=20) > result.parent.get() > result.parent.parent.get()

@@ -1,0 +1,218 @@
+"""LockedTask as it is declared, and as it runs without a worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from celery import Celery, shared_task
+from celery.exceptions import Ignore
+
+from celery_redlock import ConfigError, LockedTask, LockHeld, QuorumUnreachable
+from celery_redlock.conflict import _pause
+from celery_redlock.heartbeat import heartbeat
+from celery_redlock.testing import MemoryNodes
+
+
+@pytest.fixture
+def memory() -> MemoryNodes:
+    return MemoryNodes(3)
+
+
+@pytest.fixture
+def app(memory: MemoryNodes) -> Iterator[Celery]:
+    app = Celery("shop", broker="memory://", set_as_current=False)
+    app.conf.update(redlock_nodes=memory, redlock_eager=True, redlock_wait=0.05)
+    yield app
+    assert not heartbeat()._leases
+    assert not held(memory)
+
+
+def held(memory: MemoryNodes) -> set[str]:
+    nodes = [memory[index] for index in range(len(memory))]
+    keys = {key for node in nodes for key in node._values if node.get(key)}
+    return {key for key in keys if not key.endswith(":fence")}
+
+
+class TestADeclaration:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"lock_on_conflcit": "skip"}, "lock_on_conflcit, which is no option"),
+            ({"lock_on_conflict": "drop"}, "lock_on_conflict of task shop.sync is 'drop': it must be"),
+            ({"lock_on_error": "skip"}, "'retry' or 'fail' or 'run'"),
+            ({"lock_on_lost": "stop"}, "'warn' or 'interrupt'"),
+            ({"lock_ttl": 0}, "a number of seconds, 0.1 or more"),
+            ({"lock_ttl": "30"}, "a number of seconds"),
+            ({"lock_wait": -1}, "a number of seconds, 0 or more"),
+            ({"lock_give_up": float("nan")}, "a number of seconds"),
+            ({"lock_on": ["custmer"]}, "names 'custmer', which is no argument"),
+            ({"lock_on": "customer"}, r"write \['customer'\]"),
+            ({"lock_key": "{custmer}"}, "names 'custmer'"),
+            ({"lock_on": [], "lock_key": "x"}, "both lock_on and lock_key"),
+            ({"lock_lifetime": "until_executed"}, "not yet supported"),
+            ({"lock_limit": 2}, "nothing else is supported yet"),
+            ({"lock_hold_for": 5}, "nothing else is supported yet"),
+            ({"lock_on_duplicate": "fail"}, "nothing else is supported yet"),
+        ],
+    )
+    def test_that_cannot_work_is_an_error(
+        self, options: dict[str, Any], message: str, app: Celery
+    ) -> None:
+        with pytest.raises(ConfigError, match=message):
+
+            @app.task(base=LockedTask, name="shop.sync", lazy=False, shared=False, **options)
+            def sync(customer: int) -> None: ...
+
+    def test_by_annotations(self, app: Celery) -> None:
+        app.conf.task_annotations = {"shop.sync": {"lock_on_conflict": "fail", "lock_on": []}}
+
+        @app.task(base=LockedTask, name="shop.sync", bind=True)
+        def sync(self: Any, customer: int) -> str:
+            return str(self.lease.key)
+
+        assert sync.apply(args=(1,)).get() == sync.apply(args=(2,)).get()
+        assert sync._options.on_conflict == "fail"
+
+    def test_by_the_apps_settings(self, app: Celery) -> None:
+        app.conf.redlock_on_conflict = "skip"
+        assert locked(app)._options.on_conflict == "skip"
+
+    def test_the_tasks_own_option_wins(self, app: Celery) -> None:
+        app.conf.redlock_on_conflict = "skip"
+        assert locked(app, lock_on_conflict="wait")._options.on_conflict == "wait"
+
+    def test_a_bad_setting_is_an_error_at_first_use(self, app: Celery) -> None:
+        app.conf.redlock_on_conflict = "drop"
+        with pytest.raises(ConfigError, match="the setting redlock_on_conflict is 'drop'"):
+            locked(app).apply(args=["a"], throw=True)
+
+    def test_a_ttl_above_the_guard_is_an_error_at_first_use(self, app: Celery) -> None:
+        with pytest.raises(ConfigError, match="restart guard"):
+            locked(app, lock_ttl=60).apply(args=["a"], throw=True)
+
+    def test_every_task_of_an_app(self, memory: MemoryNodes) -> None:
+        app = Celery("shop", broker="memory://", task_cls=LockedTask, set_as_current=False)
+        app.conf.update(redlock_nodes=memory, redlock_eager=True)
+
+        @app.task(bind=True)
+        def plain(self: Any) -> bool:
+            return self.lease is not None
+
+        assert plain.apply().get()
+
+    def test_a_class_of_its_own(self, app: Celery) -> None:
+        class Sync(LockedTask):
+            name = "shop.class"
+            lock_on = ("customer",)
+
+            def __init__(self) -> None:
+                self.calls = 0
+
+            def run(self, customer: int) -> str:
+                self.calls += 1
+                assert self.lease is not None
+                return self.lease.key
+
+        sync = app.register_task(Sync())
+        assert sync.apply(args=(1,)).get() == sync.apply(kwargs={"customer": 1}).get()
+
+    def test_a_shared_task(self, app: Celery) -> None:
+        @shared_task(base=LockedTask, bind=True, name="shop.shared")
+        def shared(self: Any) -> bool:
+            return self.lease is not None
+
+        assert app.tasks["shop.shared"].apply().get()
+
+    def test_a_call_that_reaches_super_takes_the_lock_once(self, app: Celery) -> None:
+        class Counting(LockedTask):
+            abstract = True
+
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                assert self.lease is not None
+                return super().__call__(*args, **kwargs)
+
+        assert locked(app, base=Counting).apply(args=["a"]).get() == "done"
+
+    def test_the_nodes_of_one_app_are_not_those_of_another(self, app: Celery) -> None:
+        other = Celery("other", broker="memory://", set_as_current=False)
+        other.conf.update(redlock_nodes=MemoryNodes(3), redlock_eager=True)
+        inner = locked(other)
+
+        @app.task(base=LockedTask, name="shop.sync", lock_on=[])
+        def outer() -> Any:
+            return inner.apply(args=["a"]).get()
+
+        assert outer.apply().get() == "done"
+        assert outer.redlock is not inner.redlock
+
+
+def locked(app: Celery, base: Any = LockedTask, **options: Any) -> Any:
+    @app.task(base=base, name="shop.sync", shared=False, **options)
+    def sync(name: str, then: Any = None) -> str:
+        if then is not None:
+            then()
+        return "done"
+
+    return sync
+
+
+class TestAnEagerCall:
+    def test_takes_no_lock_unless_it_is_told_to(self, app: Celery, memory: MemoryNodes) -> None:
+        app.conf.redlock_eager = False
+        seen: list[int] = []
+        locked(app, lock_on=["name"]).apply(args=["a", lambda: seen.append(len(held(memory)))])
+        assert seen == [0]
+
+    def test_holds_the_lock_while_it_runs(self, app: Celery, memory: MemoryNodes) -> None:
+        seen: list[int] = []
+        sync = locked(app, lock_on=["name"])
+        assert sync.apply(args=["a", lambda: seen.append(len(held(memory)))]).get() == "done"
+        assert seen == [1]
+
+    def test_that_is_refused_waits_and_then_fails(self, app: Celery) -> None:
+        sync = locked(app, lock_on=["name"])
+        result: list[Any] = []
+        sync.apply(args=["a", lambda: result.append(sync.apply(args=["a"]))])
+        assert isinstance(result[0].result, LockHeld)
+
+    def test_that_is_refused_may_be_skipped(self, app: Celery) -> None:
+        sync = locked(app, lock_on=["name"], lock_on_conflict="skip")
+        result: list[Any] = []
+        sync.apply(args=["a", lambda: result.append(sync.apply(args=["a"]))])
+        assert isinstance(result[0].result, Ignore)
+
+    def test_without_a_quorum_fails(self, app: Celery, memory: MemoryNodes) -> None:
+        memory[0].up = memory[1].up = False
+        with pytest.raises(QuorumUnreachable):
+            locked(app).apply(args=["a"], throw=True)
+
+    def test_that_raises_gives_the_lock_back(self, app: Celery, memory: MemoryNodes) -> None:
+        def fail() -> None:
+            raise KeyError
+
+        with pytest.raises(KeyError):
+            locked(app, lock_on=["name"]).apply(args=["a", fail], throw=True)
+        assert not held(memory)
+
+    def test_of_an_argument_that_is_no_data_names_it(self, app: Celery) -> None:
+        with pytest.raises(ConfigError, match=r"task shop.sync cannot be locked by its argument 'then'"):
+            locked(app).apply(args=["a", object], throw=True)
+
+
+def test_a_direct_call_takes_no_lock(app: Celery, memory: MemoryNodes) -> None:
+    memory[0].up = memory[1].up = False
+    assert locked(app)("a") == "done"
+
+
+def test_a_lock_that_is_held_is_no_error_to_be_reported(app: Celery) -> None:
+    assert {LockHeld, KeyError} <= set(locked(app, throws=(KeyError,)).throws)
+
+
+def test_a_task_that_is_put_off_comes_back_in_whole_seconds_and_soon_enough() -> None:
+    for tries in range(1, 50):
+        for at_most in (None, 0.0, 0.3, 5.5, 30.0, 1000.0):
+            pause = _pause(tries, at_most)
+            assert isinstance(pause, int)
+            assert 1 <= pause <= min(60, 2**tries, at_most + 1 if at_most else 60)
