@@ -1,4 +1,4 @@
-"""All tables, in one run of about a minute."""
+"""All tables, in one run of a few minutes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,21 @@ from importlib.metadata import version
 
 from celery_redlock.testing.servers import Server, servers
 
+from .draining import draining
 from .importing import importing
 from .locking import faulty, healthy
 from .measure import progress
 from .renewing import renewing
 
-PACKAGES = ("redis", "python-redis-lock", "redlock-py", "pottery", "celery")
+PACKAGES = (
+    "redis",
+    "python-redis-lock",
+    "redlock-py",
+    "pottery",
+    "celery",
+    "celery-once",
+    "celery-singleton",
+)
 
 
 def main() -> None:
@@ -27,6 +36,7 @@ def main() -> None:
     with servers(5) as five:
         faulty(five, before)
         renewing(five)
+    draining()
     importing()
     progress(f"took {time.monotonic() - start:.0f} s")
 

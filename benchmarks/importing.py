@@ -12,19 +12,27 @@ from .table import ms, show
 
 INTERPRETERS = 15
 
+IMPORTS = (
+    "import celery",
+    "import celery_redlock, after that",
+    "from celery_redlock import LockedTask, after that",
+)
+
 _PROGRAM = """
 from time import perf_counter
 start = perf_counter()
 import celery
 then = perf_counter()
 import celery_redlock
-print(then - start, perf_counter() - then)
+later = perf_counter()
+from celery_redlock import LockedTask
+print(then - start, later - then, perf_counter() - later)
 """
 
 
 def importing() -> None:
     progress("imports")
-    times = {"import celery": Times(), "import celery_redlock, after that": Times()}
+    times = {name: Times() for name in IMPORTS}
     with tempfile.TemporaryDirectory() as bytecode:
         _fresh(bytecode)  # this one compiles, as an installer would have done
         for _ in range(INTERPRETERS):

@@ -191,6 +191,8 @@ class _Lock:
     def _report(self, lease: Lease) -> None:
         task, request, loss = self._task, self._request, lease.loss
         lock_lost.send(sender=task, task_id=request.id, lease=lease)
+        if request.is_eager:
+            return
         try:
             with task.app.events.default_dispatcher(hostname=request.hostname) as dispatcher:
                 dispatcher.send(
@@ -276,14 +278,11 @@ def _run_of(task: type[LockedTask]) -> Callable[..., Any]:
 
 
 _redlocks: weakref.WeakKeyDictionary[Celery, Redlock] = weakref.WeakKeyDictionary()
-_connecting = threading.Lock()
 
 
 def _redlock_of(app: Celery) -> Redlock:
-    with _connecting:
-        if app not in _redlocks:
-            _redlocks[app] = connect(app)
-        return _redlocks[app]
+    redlock = _redlocks.get(app)
+    return _redlocks.setdefault(app, connect(app)) if redlock is None else redlock
 
 
 def _in_background(work: Callable[[], object]) -> None:

@@ -53,6 +53,7 @@ def configure(environment: Mapping[str, str]) -> None:
             "unacked_restore_interval": 1,  # an older kombu looks every ten seconds
             "unacked_restore_throttle": 1,
         },
+        result_backend_transport_options={"retry_policy": {"max_retries": 1, "interval_step": 0.1}},
         task_acks_late="SHOP_ACKS_LATE" in environment,
         task_reject_on_worker_lost="SHOP_ACKS_LATE" in environment,
         accept_content=["json", "yaml", "msgpack"],

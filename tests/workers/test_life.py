@@ -129,6 +129,23 @@ def test_a_hard_time_limit(afterwards: Callable[..., None]) -> None:
     afterwards(shop.TTL + 2)
 
 
+def test_a_result_backend_that_is_down(
+    pool: str, launcher: Any, start_worker: Callable[..., Worker], witness: Witness
+) -> None:
+    with launcher.redis(1, "results") as [results]:
+        worker = start_worker(pool=pool, env={"SHOP_RESULTS": results.url})
+        shop.work.delay("a", "go")
+        witness.sees("in a")
+        results.kill("SIGKILL")
+        witness.says("go")
+        witness.sees("out a")
+        wait_until(lambda: not witness.held(), 15)
+        shop.work.apply_async(("a",), ignore_result=True)
+        witness.sees("out a", times=2)
+        wait_until(lambda: not witness.held(), 15)
+        assert "Traceback" in worker.logs()
+
+
 @pytest.mark.pools("prefork", "gevent", "eventlet")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGQUIT", "SIGKILL"])
 def test_revoked_and_terminated(
