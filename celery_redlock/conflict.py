@@ -121,11 +121,13 @@ def _try_later(
     """Publish the next attempt, then say so: if the publishing fails, nothing is lost."""
     request = task.request
     pause = _pause(tries.count, at_most)
+    headers = request.as_execution_options()["headers"] or {}
     again = task.signature_from_request(
         request,
         countdown=pause,
         retries=request.retries,  # what the task's own max_retries counts is not touched
-        headers={**(request.headers or {}), HEADER: header.written()},
+        ignore_result=get_actual_ignore_result(task, request),
+        headers={**headers, HEADER: header.written()},
     )
     try:
         again.apply_async(add_to_parent=False, retry=True, retry_policy={"max_retries": PUBLISH_RETRIES})

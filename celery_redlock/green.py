@@ -120,6 +120,7 @@ def _call_all(calls: deque[Callable[[], object]]) -> None:
 
 
 _hubs: weakref.WeakKeyDictionary[Any, Hub] = weakref.WeakKeyDictionary()
+os.register_at_fork(after_in_child=_hubs.clear)  # else parent and child would hear one bell
 
 
 def hub() -> Hub:

@@ -76,6 +76,7 @@ def thread(work: Callable[[], object], name: str) -> Thread:
 
 
 _own: set[int] = set()
+os.register_at_fork(after_in_child=_own.clear)
 
 
 def in_own_thread() -> bool:

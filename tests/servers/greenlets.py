@@ -150,5 +150,26 @@ def closing(urls: list[str]) -> object:
     return "gone"
 
 
+def forking(urls: list[str]) -> object:
+    """A child has locks of its own, and its parent keeps its own."""
+    redlock = Redlock(urls, ttl=5, restart_guard=0)
+    with redlock.lock("parent's") as lease:
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                if sys.argv[1] == "eventlet":
+                    eventlet.hubs.use_hub()  # as eventlet wants it after a fork
+                with redlock.lock("child's"):
+                    time.sleep(0.1)
+                status = 0
+            finally:
+                os._exit(status)
+        _, status = os.waitpid(pid, 0)
+        redlock.acquire("another").release()
+        lease.check()
+    return os.waitstatus_to_exitcode(status)
+
+
 if __name__ == "__main__":
     print(globals()[sys.argv[2]](sys.argv[3:]))

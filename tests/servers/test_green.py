@@ -54,6 +54,10 @@ def test_a_node_behind_tls(library: str, tls: Proxy, ca_file: Path) -> None:
     assert run(library, "exclusion", [url]) == "500"
 
 
+def test_a_child_of_a_fork_has_locks_of_its_own(library: str, three: list[Server]) -> None:
+    assert run(library, "forking", urls(three)) == "0"
+
+
 def test_nothing_is_left_of_a_lock_that_was_closed(library: str, three: list[Server]) -> None:
     if not Path("/proc/self/task").exists():
         pytest.skip("no /proc to count threads in")

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
+from celery import _state
 
 from celery_redlock.round import Command, Tally
 from celery_redlock.testing import ManualClock, MemoryNodes
+
+
+@pytest.fixture(autouse=True)
+def private_tasks() -> Iterator[None]:
+    """`@app.task` gives its task to every app that comes later: but not to those of other tests."""
+    shared: set[Any] = _state._on_app_finalizers  # type: ignore[attr-defined]
+    before = set(shared)
+    yield
+    shared.clear()
+    shared.update(before)
 
 
 @pytest.fixture

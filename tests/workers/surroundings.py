@@ -59,6 +59,7 @@ class Surroundings:
 
     def lead_to(self, queue: str, env: Mapping[str, str] | None = None) -> None:
         """What the test sends goes to this queue, and is locked on these nodes, from now on."""
+        shop.app.set_current()  # other tests have apps, too
         before = places(shop.app)
         shop.configure({**self.environment(queue, "host_url"), **(env or {})})
         forget_surroundings(shop.app, before)

@@ -13,8 +13,8 @@ from . import shop
 from .nodes import Worker
 from .witness import Witness
 
-#: Messages are acknowledged late; Redis hands them out again after a second.
-VISIBILITY = {"SHOP_ACKS_LATE": "1", "SHOP_VISIBILITY": "1"}
+#: Messages are acknowledged late, and those of a lost worker are rejected.
+LATE = {"SHOP_ACKS_LATE": "1"}
 
 
 def children(worker: Worker) -> list[int]:
@@ -28,7 +28,7 @@ def test_after_the_visibility_timeout_the_copy_waits_for_the_original(
     task: Any, start_worker: Any, witness: Witness
 ) -> None:
     """The original runs for longer than Redis waits for its acknowledgement."""
-    workers = [start_worker(env=VISIBILITY) for _ in range(2)]
+    workers = [start_worker(env={**LATE, "SHOP_VISIBILITY": "1"}) for _ in range(2)]
     result = task.delay("a", "go")
     witness.sees("in a")
     wait_until(
@@ -49,7 +49,7 @@ def test_after_its_child_was_killed_the_task_runs_again(
     task: Any, start_worker: Any, witness: Witness, broker: str
 ) -> None:
     """It comes back at once, while the dead one's lock still has time to live."""
-    worker = start_worker(env=VISIBILITY, concurrency=1)
+    worker = start_worker(env=LATE, concurrency=1)
     result = task.delay("a", "go")
     witness.sees("in a")
     os.kill(children(worker)[0], signal.SIGKILL)
@@ -64,10 +64,10 @@ def test_after_its_child_was_killed_the_task_runs_again(
 def test_after_its_worker_was_killed_the_task_runs_elsewhere(
     task: Any, start_worker: Any, witness: Witness, broker: str
 ) -> None:
-    first = start_worker(env=VISIBILITY)
+    first = start_worker(env=LATE)
     result = task.delay("a", "go")
     witness.sees("in a")
-    start_worker(env=VISIBILITY)
+    start_worker(env=LATE)
     first.kill()
     witness.sees("in a", times=2, seconds=shop.TTL + 10)
     witness.says("go")
