@@ -134,6 +134,8 @@ class Channel:
 
     def wake(self) -> None:
         """End a `serve` that is waiting in another thread."""
+        if self.closed:
+            return  # in a forked child, a thread of the parent may have held the bell
         with self._bell:
             if not self.closed:
                 self._ring()

@@ -13,17 +13,23 @@ import random
 import time
 from typing import Any, NoReturn
 
-from celery.app.trace import get_actual_ignore_result  # type: ignore[attr-defined]
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import EncodeError
 
 from .errors import LockHeld, QuorumUnreachable, RedlockError
 from .header import HEADER, Header, Tries
 from .options import Options
+from .owner import as_stored
 
 logger = logging.getLogger("celery_redlock")
 
-#: Seconds. Retries come at most so far apart: well below any broker's visibility timeout.
+#: The header of a message that was sent by beat.
+FROM_BEAT = "celery_beat_task"
+
+#: Seconds. Retries come at most so far apart; and so small a part of the broker's visibility timeout,
+#: if it has one: a message that waits longer than that is delivered twice.
 LONGEST_PAUSE = 60
+OF_VISIBILITY = 1 / 4
 
 #: How often, beyond the first time, the next attempt's message is tried to be published.
 PUBLISH_RETRIES = 3
@@ -34,13 +40,15 @@ REJECT_PAUSE = 1.0
 
 def refused(task: Any, options: Options, held: LockHeld) -> NoReturn:
     """Someone else holds the lock."""
-    header = Header.read(task.name, task.request)
-    own_copy = held.holder is not None and held.holder.task_id == task.request.id
-    header = header.after_conflict(time.time(), keep=own_copy or _must_stay(task.request))
-    policy = _conflict_policy(task, options)
-    if policy == "skip" and not header.keep:
+    request = task.request
+    own_copy = _is_by(request.id, held)
+    header = Header.read(task.name, request)
+    header = header.after_conflict(time.time(), keep=own_copy or _must_stay(request))
+    policy = _policy(task, options)
+    if policy == "skip" and held.holder is not None and not header.keep:
         _skip(task, held)
-    if task.request.is_eager or (policy == "fail" and not own_copy):
+    own = own_copy or (_is_member(request) and is_by_parent(request, held))
+    if request.is_eager or task.app.conf.task_always_eager or (policy == "fail" and not own):
         raise held
     if header.conflicts.lasting(time.time()) >= options.give_up:
         if own_copy:
@@ -51,35 +59,48 @@ def refused(task: Any, options: Options, held: LockHeld) -> NoReturn:
 
 def unanswered(task: Any, options: Options, error: QuorumUnreachable) -> None:
     """Too few nodes could be asked. Returns only if the task is to run all the same."""
+    request = task.request
     if options.on_error == "run":
-        logger.error("task %s[%s] runs WITHOUT its lock: %s", task.name, task.request.id, error)
+        logger.error("task %s[%s] runs WITHOUT its lock: %s", task.name, request.id, error)
         return
-    header = Header.read(task.name, task.request).after_error(time.time())
-    if options.on_error == "fail" or task.request.is_eager:
+    header = Header.read(task.name, request).after_error(time.time(), keep=_must_stay(request))
+    if options.on_error == "fail" or request.is_eager or task.app.conf.task_always_eager:
         raise error
     if header.errors.lasting(time.time()) >= options.give_up:
         raise _given_up(error, header.errors)
     _try_later(task, header, error, header.errors, error.retry_after)
 
 
+def is_by_parent(request: Any, held: LockHeld) -> bool:
+    """The holder is the task that has sent this one: the step before, in a chain."""
+    return _is_by(request.parent_id, held)
+
+
+def _is_by(task_id: str | None, held: LockHeld) -> bool:
+    return held.holder is not None and bool(task_id) and held.holder.task_id == as_stored(task_id or "")
+
+
 def waits(task: Any, options: Options) -> float:
     """For how many seconds the acquire itself waits. Nobody can retry an eager task later."""
-    policy = _conflict_policy(task, options)
+    policy = _policy(task, options)
     return options.wait if policy == "wait" or (policy == "retry" and task.request.is_eager) else 0.0
 
 
-def _conflict_policy(task: Any, options: Options) -> str:
+def _policy(task: Any, options: Options) -> str:
     if options.on_conflict is None:
-        from_beat = "celery_beat_task" in (task.request.headers or {})
-        return "skip" if from_beat or getattr(task.request, "celery_beat_task", False) else "retry"
+        request = task.request
+        from_beat = FROM_BEAT in (request.headers or {}) or getattr(request, FROM_BEAT, False)
+        return "skip" if from_beat else "retry"
     return options.on_conflict
 
 
 def _must_stay(request: Any) -> bool:
     """A redelivered message may be the last copy; a canvas would wait for its member for ever."""
-    redelivered = (request.delivery_info or {}).get("redelivered")
-    member = any(part is not None for part in (request.group, request.chord, request.chain))
-    return bool(redelivered) or member
+    return bool((request.delivery_info or {}).get("redelivered")) or _is_member(request)
+
+
+def _is_member(request: Any) -> bool:
+    return any(part is not None for part in (request.group, request.chord, request.chain))
 
 
 def _skip(task: Any, held: LockHeld) -> NoReturn:
@@ -92,7 +113,7 @@ def _skip(task: Any, held: LockHeld) -> NoReturn:
         request.id,
         f"skipped: {held}",
         request=request,
-        store_result=not get_actual_ignore_result(task, request),
+        store_result=not _ignores_result(task),
     )
     try:
         task.send_event("task-revoked", terminated=False, signum=None, expired=False)
@@ -120,21 +141,44 @@ def _try_later(
 ) -> NoReturn:
     """Publish the next attempt, then say so: if the publishing fails, nothing is lost."""
     request = task.request
-    pause = _pause(tries.count, at_most)
-    headers = request.as_execution_options()["headers"] or {}
+    pause = _pause(tries.count, at_most, _longest_pause(task.app))
+    options = request.as_execution_options()
     again = task.signature_from_request(
         request,
         countdown=pause,
         retries=request.retries,  # what the task's own max_retries counts is not touched
-        ignore_result=get_actual_ignore_result(task, request),
-        headers={**headers, HEADER: header.written()},
+        ignore_result=_ignores_result(task),
+        argsrepr=request.__dict__.get("argsrepr"),  # it may hide a secret
+        kwargsrepr=request.__dict__.get("kwargsrepr"),
+        headers={**(options["headers"] or {}), HEADER: header.written()},
     )
     try:
-        again.apply_async(add_to_parent=False, retry=True, retry_policy={"max_retries": PUBLISH_RETRIES})
+        _publish(task, again)
     except Exception as failure:
         _cannot_publish(task, failure)
     logger.info("task %s[%s] tries again in %d s: %s", task.name, request.id, pause, error)
     raise Retry(str(error), exc=error, when=pause, sig=again)  # type: ignore[arg-type]
+
+
+def _publish(task: Any, again: Any) -> None:
+    """By the task's serializer; but the message may have come by any that is accepted."""
+    how = {"add_to_parent": False, "retry": True, "retry_policy": {"max_retries": PUBLISH_RETRIES}}
+    try:
+        again.apply_async(**how)
+    except EncodeError:
+        for serializer in task.app.conf.accept_content:
+            try:
+                again.apply_async(serializer=serializer, **how)
+                return
+            except EncodeError:
+                continue
+        raise
+
+
+def _ignores_result(task: Any) -> bool:
+    """The caller's word, else the task's."""
+    said = task.request.__dict__.get("ignore_result")
+    return bool(task.ignore_result if said is None else said)
 
 
 def _cannot_publish(task: Any, failure: Exception) -> NoReturn:
@@ -145,9 +189,14 @@ def _cannot_publish(task: Any, failure: Exception) -> NoReturn:
     raise Reject(str(failure), requeue=True)
 
 
-def _pause(tries: int, at_most: float | None) -> int:
+def _pause(tries: int, at_most: float | None, longest: float = LONGEST_PAUSE) -> int:
     """Whole seconds: fractions break quorum queues, and 0 lets RETRY be stored after the result (T6)."""
-    longest = min(2.0 ** min(tries, 10), LONGEST_PAUSE)
+    longest = min(2.0 ** min(tries, 10), longest)
     if at_most is not None:
         longest = min(longest, at_most)
     return math.ceil(max(1.0, random.uniform(0.5, 1.0) * longest))
+
+
+def _longest_pause(app: Any) -> float:
+    visibility = (app.conf.broker_transport_options or {}).get("visibility_timeout")
+    return min(LONGEST_PAUSE, OF_VISIBILITY * visibility) if visibility else LONGEST_PAUSE

@@ -13,7 +13,7 @@ import os
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -182,29 +182,30 @@ class Relay:
         self._thread.channel.abandon()
 
     def _carry(self, begin: Callable[[], Waiting], wait: bool = True) -> None:
+        event: native.Alarm | Event
         if native.in_own_thread():
-            alarm = native.Alarm()
+            event = alarm = native.Alarm()
             order = _Order(begin, alarm.ring)
-            with self._handing_over:
-                self._thread.take(order)
-            if wait:
-                self._wait_in_thread(order, alarm)
         else:
             here = hub()
-            event = here.event()
-            order = _Order(begin, lambda: here.call(event.set))
-            with self._handing_over:
-                self._thread.take(order)
-            if wait:
+            event = green = here.event()
+            order = _Order(begin, lambda: here.call(green.set))
+        with self._handing_over:
+            self._thread.take(order)
+        if wait:
+            with self._lock_let_go():
                 self._wait(order, event)
 
-    def _wait_in_thread(self, order: _Order, alarm: native.Alarm) -> None:
-        held = self._handing_over._release_save() if self._handing_over._is_owned() else None
+    @contextlib.contextmanager
+    def _lock_let_go(self) -> Iterator[None]:
+        """If the caller has it: only our own threads ever keep it."""
+        held = native.in_own_thread() and self._handing_over._is_owned()
+        state = self._handing_over._release_save() if held else None
         try:
-            self._wait(order, alarm)
+            yield
         finally:
-            if held is not None:
-                self._handing_over._acquire_restore(held)
+            if held:
+                self._handing_over._acquire_restore(state)
 
     def _wait(self, order: _Order, event: native.Alarm | Event) -> None:
         try:
@@ -240,7 +241,10 @@ class _Order:
         except Exception as error:
             self.error = error
         self.done = True
-        self.wake()
+        try:
+            self.wake()
+        except Exception as error:  # its hub is gone, and with it whoever waited there
+            logger.warning("nobody is left to hear of a lock's round: %s", error)
         return None
 
 

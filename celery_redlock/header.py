@@ -48,7 +48,7 @@ class Header:
             if isinstance(written, Mapping) and written.get("v") == VERSION:
                 try:
                     header = cls._of(written)
-                except (KeyError, TypeError, ValueError):
+                except (KeyError, OverflowError, TypeError, ValueError):
                     continue
                 if (header.task, header.id) == (fresh.task, fresh.id):
                     return header
@@ -81,8 +81,8 @@ class Header:
             self, conflicts=self.conflicts.one_more(now), errors=Tries(), keep=keep
         )
 
-    def after_error(self, now: float) -> Header:
-        return dataclasses.replace(self, errors=self.errors.one_more(now))
+    def after_error(self, now: float, keep: bool) -> Header:
+        return dataclasses.replace(self, errors=self.errors.one_more(now), keep=keep or self.keep)
 
     def afresh(self) -> Header:
         """For the task's own retry: it has had the lock, so what came before does not count."""

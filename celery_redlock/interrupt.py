@@ -21,8 +21,10 @@ from . import native
 from .errors import ConfigError, LeaseLost
 from .green import hub
 
-#: Seconds between one error and the next, for a body that goes on.
-PAUSE = 0.1
+#: Seconds between one error and the next, for a body that goes on: at first, and at most. They double,
+#: so that a body can clean up in peace.
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 5.0
 
 
 class Interrupt:
@@ -52,6 +54,7 @@ class Interrupt:
         """Raise the error in the body, again and again until it has ended. In another thread."""
         self.error = error
         time.sleep(after)
+        pause = FIRST_PAUSE
         while self._armed:
             self._striking = True  # before looking again: `disarm` waits for the end of a strike
             try:
@@ -59,7 +62,8 @@ class Interrupt:
                     self._hit()
             finally:
                 self._striking = False
-            time.sleep(PAUSE)
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     def _hit(self) -> None:
         raise NotImplementedError

@@ -43,6 +43,12 @@ class Key:
         self._key = key
         if isinstance(on, str):
             raise ConfigError(f"lock_on of task {task} is a list of argument names: write [{on!r}]")
+        if on is not None and not isinstance(on, (list, tuple, set, frozenset)):
+            raise ConfigError(f"lock_on of task {task} is {on!r}: it is a list of argument names")
+        if key is not None and not isinstance(key, str) and not callable(key):
+            raise ConfigError(
+                f"lock_key of task {task} is {key!r}: it is a format text or a function of the arguments"
+            )
         if on is not None and key is not None:
             raise ConfigError(f"task {task} has both lock_on and lock_key: choose one")
         for name in on or ():

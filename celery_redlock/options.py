@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import ConfigError
@@ -88,27 +88,25 @@ class Options:
     """The options of one task: its own `lock_…`, else the app's `redlock_…`, else the default."""
 
     def __init__(self, task: Any) -> None:
-        check_options(type(task))
-        self.lifetime: str = _chosen(task, "lifetime")
+        check_options(task)
         self.ttl: float | None = _chosen(task, "ttl")
-        self.limit: int = _chosen(task, "limit")
         self.on_conflict: str | None = _chosen(task, "on_conflict")
         self.on_error: str = _chosen(task, "on_error")
         self.on_lost: str = _chosen(task, "on_lost")
         self.wait: float = _chosen(task, "wait")
         self.give_up: float = _chosen(task, "give_up")
         self.max_hold: float | None = _chosen(task, "max_hold")
-        for name in ("on_duplicate", "hold_for", "queue_ttl"):
-            _chosen(task, name)
+        for name in ("lifetime", "limit", "on_duplicate", "hold_for", "queue_ttl"):
+            _chosen(task, name)  # nothing but the default yet
 
     def longest_hold(self, task: Any) -> float:
         """Renewals end there: a task that hangs must not hold its lock for ever."""
-        hard_limit = (task.request.timelimit or (None,))[0] or task.time_limit
-        return float(self.max_hold or hard_limit or MAX_HOLD)
+        of_request, of_task = (task.request.timelimit or (None,))[0], task.time_limit
+        return float(self.max_hold or of_request or of_task or task.app.conf.task_time_limit or MAX_HOLD)
 
 
-def check_options(task: type) -> None:
-    """What is wrong with a task's own options, at its declaration."""
+def check_options(task: Any) -> None:
+    """What is wrong with the own options of a task, or of its class when it is declared."""
     known = {f"lock_{name}" for name in (*OPTIONS, *OF_ONE_TASK)} | {"lock_info"}
     for name in dir(task):
         if name.startswith("lock_") and name not in known:
@@ -136,15 +134,24 @@ def _check(name: str, value: Any, what: str) -> None:
         raise ConfigError(f"{what} is {value!r}: it must be {OPTIONS[name].wanted}")
 
 
-def _name(task: type) -> str:
-    return getattr(task, "name", None) or task.__qualname__
+def _name(task: Any) -> str:
+    return str(getattr(task, "name", None) or task.__qualname__)
 
 
 def connect(app: Celery) -> Redlock:
     """The lock on the nodes of this app."""
     _check_names(app)
+    nodes = setting(app, "redlock_nodes")
+    if nodes is None:
+        return _on_its_own_redis(app)
+    if isinstance(nodes, str):
+        nodes = nodes.split()  # as from an environment variable
+    return _redlock(app, nodes)
+
+
+def _redlock(app: Celery, nodes: Iterable[str] | Nodes) -> Redlock:
     return Redlock(
-        _nodes(app),
+        nodes,
         ttl=setting(app, "redlock_ttl"),
         restart_guard=setting(app, "redlock_restart_guard"),
         node_timeout=setting(app, "redlock_node_timeout"),
@@ -152,32 +159,37 @@ def connect(app: Celery) -> Redlock:
     )
 
 
-def _nodes(app: Celery) -> list[str] | Nodes:
-    nodes = setting(app, "redlock_nodes")
-    if nodes is None:
-        return [_only_redis(app)]
-    if isinstance(nodes, str):
-        return nodes.split()  # as from an environment variable
-    if callable(getattr(nodes, "channel", None)):
-        return nodes  # type: ignore[no-any-return]  # in memory, for tests
-    return list(nodes)
-
-
-def _only_redis(app: Celery) -> str:
-    """Without any setting: the one Redis that the app has anyway."""
+def _on_its_own_redis(app: Celery) -> Redlock:
+    """Without any setting: on the one Redis that the app has anyway."""
     for place in ("result_backend", "broker_url"):
         url = app.conf.get(place)
         if isinstance(url, str) and url.startswith(("redis://", "rediss://")):
+            try:
+                redlock = _redlock(app, [url])
+            except ConfigError as error:
+                raise ConfigError(
+                    f"redlock_nodes is not set, and the {place} cannot be the one lock node: {error}; "
+                    f"{_ADVICE}"
+                ) from None
             logger.warning(
                 "redlock_nodes is not set: locks are kept on the %s alone, and are gone when it is; %s",
                 place,
                 _ADVICE,
             )
-            return url
-    raise ConfigError(f"neither result backend nor broker is Redis, so locks have no place: {_ADVICE}")
+            return redlock
+    raise ConfigError(
+        f"redlock_nodes is not set, and neither result backend nor broker is Redis by one redis:// URL, "
+        f"so locks have no place: {_ADVICE}"
+    )
 
 
 def _check_names(app: Celery) -> None:
-    for name in app.conf:
-        if str(name).startswith("redlock_") and name not in SETTINGS:
+    """Also of those that a Django project has written its own way."""
+    names = list(map(str, app.conf))  # this loads them; before, the namespace is not known
+    namespace = str(getattr(app.conf, "prefix", "") or "").lower()
+    for name in names:
+        plain = name.lower()
+        if namespace and plain.startswith(namespace):
+            plain = plain[len(namespace) :]
+        if plain.startswith("redlock_") and plain not in SETTINGS:
             raise ConfigError(f"there is no setting {name}: it is one of {', '.join(SETTINGS)}")

@@ -25,7 +25,12 @@ def _here(pid: int) -> str:
 
 
 def new_owner(random: str, task_id: str = "", state: str = RUNNING) -> str:
-    return f"{state}:{random}:{_here(os.getpid())}:{_UNSAFE.sub('-', task_id)[:128]}"
+    return f"{state}:{random}:{_here(os.getpid())}:{as_stored(task_id)}"
+
+
+def as_stored(task_id: str) -> str:
+    """A task id as it comes back in a Holder: compare with this, and not with the id itself."""
+    return _UNSAFE.sub("-", task_id)[:128]
 
 
 @dataclasses.dataclass(frozen=True)

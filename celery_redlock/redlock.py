@@ -131,8 +131,9 @@ class Redlock:
     ) -> Iterator[Lease]:
         """Hold the lock inside a `with` block: the heartbeat renews it, for `max_hold` seconds at most.
 
-        If the lease is lost, `on_lost` is called with it, once, in the heartbeat's thread: be quick
-        there. The block itself goes on; `lease.check()` in it raises LeaseLost.
+        If the lease is lost, `on_lost` is called with it, once, by whoever notices first, which is the
+        heartbeat's thread as a rule, or a greenlet: be quick there. The block itself goes on;
+        `lease.check()` in it raises LeaseLost.
         """
         _check_seconds("max_hold", max_hold)
         lease = self.acquire(key, wait=wait, ttl=ttl, task_id=task_id)

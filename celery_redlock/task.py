@@ -5,32 +5,29 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import threading
 import types
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task
-from celery.signals import task_postrun
+from celery.signals import beat_embedded_init, beat_init, task_postrun
 
 from . import conflict
-from .errors import LeaseLost, LockHeld, QuorumUnreachable
+from .errors import LockHeld, QuorumUnreachable
 from .header import HEADER, Header
-from .heartbeat import heartbeat
-from .interrupt import PAUSE, Interrupt, interrupt
+from .hold import Hold
 from .key import Key
 from .lease import Lease
 from .options import Options, check_options, connect, setting
 from .owner import Holder
 from .redlock import Redlock
-from .signals import lock_lost
 
 logger = logging.getLogger("celery_redlock")
 
-#: Under this name the lock of a running task is kept, in its request: threads and greenlets share the
-#: task itself (T4).
-STATE = "_redlock_state"
+#: Under this name a running task's hold on its lock is kept, in its request: threads and greenlets
+#: share the task itself (T4).
+HOLD = "_redlock_hold"
 
 
 class LockedTask(Task):  # type: ignore[type-arg]
@@ -69,31 +66,48 @@ class LockedTask(Task):  # type: ignore[type-arg]
         _guard(cls)  # again: a mixin's __call__ may have come in front of ours
         check_options(cls)
         _key_of(cls, _run_of(cls))
-        if LockHeld not in cls.throws:  # expected: no traceback in the log, no report to Sentry
-            cls.throws = (*cls.throws, LockHeld)
+        expected = cls.throws if isinstance(cls.throws, (tuple, list)) else (cls.throws,)
+        if LockHeld not in expected:  # no traceback in the log, no report to Sentry
+            cls.throws = (*expected, LockHeld)
 
     # sent
 
-    def apply_async(  # type: ignore[override]
-        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
+    def apply_async(
+        self,
+        args: Any = None,
+        kwargs: Any = None,
+        task_id: str | None = None,
+        *more: Any,
+        **options: Any,
     ) -> Any:
-        """As ever. But the own retry of a task that has had its lock begins to count afresh (T14)."""
-        request = self.request
-        if task_id is not None and task_id == request.id and STATE in request.__dict__:
-            fresh = Header.read(self.name, request).afresh()
-            options["headers"] = {**(options.get("headers") or {}), HEADER: fresh.written()}
-        return super().apply_async(args, kwargs, task_id=task_id, **options)
+        """As ever; with a header, if the next attempt is to know something of this one (T14)."""
+        headers = dict(options.get("headers") or {})
+        if task_id is not None and task_id == self.request.id and self._hold is not None:
+            # Its own retry: it has had the lock, so its refusals begin to count afresh.
+            headers[HEADER] = Header.read(self.name, self.request).afresh().written()
+        if _in_beat:
+            headers.setdefault(conflict.FROM_BEAT, True)
+        if headers:
+            options["headers"] = headers
+        return super().apply_async(args, kwargs, task_id, *more, **options)
 
     # run
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.request.called_directly:
+            return super().__call__(*args, **kwargs)
         return self.run(*args, **kwargs)
 
     @property
     def lease(self) -> Lease | None:
         """Inside the body: the lease on its lock. None if it runs without one."""
-        lock: _Lock | None = self.request.__dict__.get(STATE)
-        return None if lock is None else lock.lease
+        return None if self._hold is None else self._hold.lease
+
+    def retry(self, *args: Any, **kwargs: Any) -> Any:
+        """As ever. But while the retry is being published, no loss of the lock interrupts that."""
+        if self._hold is not None:
+            self._hold.let_end()
+        return super().retry(*args, **kwargs)
 
     # returned
 
@@ -107,8 +121,7 @@ class LockedTask(Task):  # type: ignore[type-arg]
 
     def lock_info(self, *args: Any, **kwargs: Any) -> Holder | None:
         """Who holds the lock of the task with these arguments, and for how long still."""
-        key = self._key.of(args, kwargs)
-        return None if key is None else self.redlock.inspect(key)
+        return self.redlock.inspect(self._key_for(args, kwargs))
 
     def unlock(self, *args: Any, **kwargs: Any) -> Holder | None:
         """Take the lock from whoever holds it. Returns who that was; None if it was free.
@@ -116,9 +129,9 @@ class LockedTask(Task):  # type: ignore[type-arg]
         The holder's body goes on until its heartbeat notices. Only that holder's lock is taken: if
         another has got it meanwhile, that one keeps it.
         """
-        holder = self.lock_info(*args, **kwargs)
-        key = self._key.of(args, kwargs)
-        if holder is None or key is None or not self.redlock.unlock(key, holder):
+        key = self._key_for(args, kwargs)
+        holder = self.redlock.inspect(key)
+        if holder is None or not self.redlock.unlock(key, holder):
             return None
         logger.warning("the lock of task %s was taken from %s by its unlock()", self.name, holder)
         return holder
@@ -134,78 +147,17 @@ class LockedTask(Task):  # type: ignore[type-arg]
 
     @functools.cached_property
     def _key(self) -> Key:
-        return _key_of(type(self), self.run)
+        return _key_of(self, self.run)
 
+    def _key_for(self, args: Any, kwargs: Any) -> str:
+        key = self._key.of(args, kwargs)
+        if key is None:
+            raise TypeError(f"task {self.name} cannot be called with these arguments")
+        return key
 
-class _Lock:
-    """A running request's hold on its lock; without a lease, if it runs unlocked."""
-
-    def __init__(self, task: LockedTask) -> None:
-        self.lease: Lease | None = None
-        self._task = task
-        self._request = task.request
-        self._body = threading.get_ident()
-        self._interrupt: Interrupt | None = None
-
-    def acquire(self, key: str) -> None:
-        task, options = self._task, self._task._options
-        wait = conflict.waits(task, options)
-        if options.on_lost == "interrupt":
-            self._interrupt = interrupt()
-        lease = task.redlock.acquire(key, wait=wait, ttl=options.ttl, task_id=self._request.id or "")
-        self.lease = lease
-        lease.on_lost = self._lost
-        lease.hold_for(options.longest_hold(task))
-        heartbeat().watch(lease)
-
-    def run(self, body: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        if self._interrupt is None or self.lease is None:
-            return body(*args, **kwargs)
-        self._interrupt.arm()
-        try:
-            try:
-                self.lease.check()  # it may have been lost before we were armed
-                return body(*args, **kwargs)
-            finally:
-                self._interrupt.disarm()
-        except LeaseLost as error:
-            self._interrupt.disarm()  # the error may have come just before the first
-            if error.message:
-                raise
-            raise self._interrupt.error.with_traceback(error.__traceback__) from None
-
-    def close(self) -> None:
-        if self._interrupt is not None:
-            self._interrupt.disarm()
-        if self.lease is not None:
-            self.lease.release()
-
-    def _lost(self, lease: Lease) -> None:
-        """Called by the heartbeat, which must not wait for a broker or for the body."""
-        _in_background(functools.partial(self._report, lease))
-        if self._interrupt is not None:
-            # A body that has noticed by itself is left the time to come out of here.
-            after = PAUSE if threading.get_ident() == self._body else 0.0
-            _in_background(functools.partial(self._interrupt.strike, lease.error(), after))
-
-    def _report(self, lease: Lease) -> None:
-        task, request, loss = self._task, self._request, lease.loss
-        lock_lost.send(sender=task, task_id=request.id, lease=lease)
-        if request.is_eager:
-            return
-        try:
-            with task.app.events.default_dispatcher(hostname=request.hostname) as dispatcher:
-                dispatcher.send(
-                    "task-redlock-lost",
-                    uuid=request.id,
-                    key=lease.key,
-                    fence=lease.fence,
-                    reason=loss.reason if loss else None,
-                    retry=True,
-                    retry_policy={"max_retries": 3},
-                )
-        except Exception as failure:
-            logger.warning("no event that %s[%s] lost its lock: %s", task.name, request.id, failure)
+    @property
+    def _hold(self) -> Hold | None:
+        return self.request.__dict__.get(HOLD)
 
 
 def _guard(cls: type[LockedTask]) -> None:
@@ -219,45 +171,60 @@ def _with_lock(call: Callable[..., Any]) -> Callable[..., Any]:
     def locked(self: LockedTask, *args: Any, **kwargs: Any) -> Any:
         if not _needs_lock(self):
             return call(self, *args, **kwargs)
-        lock = _take(self, args, kwargs)
-        return lock.run(functools.partial(call, self), args, kwargs)
+        key = self._key.of(args, kwargs)
+        if key is None:
+            return _without_key(self, call, args, kwargs)
+        return _take(self, key).run(functools.partial(call, self), args, kwargs)
 
     locked.takes_lock = True  # type: ignore[attr-defined]
     return locked
 
 
+_guard(LockedTask)
+
+
 def _needs_lock(task: LockedTask) -> bool:
     request = task.request
-    if request.called_directly or STATE in request.__dict__:
+    if request.called_directly or HOLD in request.__dict__ or task.name.startswith("celery."):
         return False
     return not request.is_eager or bool(setting(task.app, "redlock_eager"))
 
 
-def _take(task: LockedTask, args: Any, kwargs: Any) -> _Lock:
+def _without_key(task: LockedTask, call: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """The arguments do not fit. Either `run` will complain of that; or a `__call__` of the user's
+    changes them, and then calls ours, which is here again."""
+    result = call(task, *args, **kwargs)
+    if task._hold is None:
+        logger.error(
+            "task %s[%s] ran WITHOUT its lock: the arguments of its message do not fit its signature, "
+            "and its own __call__ does not pass them on by super().__call__(…)",
+            task.name,
+            task.request.id,
+        )
+    return result
+
+
+def _take(task: LockedTask, key: str) -> Hold:
     """Take the lock; or do what the task's options say if that cannot be."""
-    key = task._key.of(args, kwargs)
-    # Kept before it is taken: whatever interrupts us then, the lock is given back.
-    lock = task.request.__dict__[STATE] = _Lock(task)
-    if key is not None:  # else the body will complain of its arguments
-        try:
-            lock.acquire(key)
-        except LockHeld as held:
-            del task.request.__dict__[STATE]
-            conflict.refused(task, task._options, held)
-        except QuorumUnreachable as error:
-            del task.request.__dict__[STATE]
-            conflict.unanswered(task, task._options, error)
-            task.request.__dict__[STATE] = lock
-    return lock
+    state = task.request.__dict__
+    hold = state[HOLD] = Hold(task)  # before it is taken: whatever interrupts us, it is given back
+    try:
+        hold.acquire(key)
+    except LockHeld as held:
+        del state[HOLD]
+        conflict.refused(task, task._options, held)
+    except QuorumUnreachable as error:
+        del state[HOLD]
+        conflict.unanswered(task, task._options, error)
+        state[HOLD] = hold
+    return hold
 
 
 def _close(task: LockedTask) -> None:
     """Once: but if it was interrupted, by a soft time limit perhaps, then once more."""
-    state = task.request.__dict__
-    lock: _Lock | None = state.get(STATE)
-    if lock is not None:
-        lock.close()
-        del state[STATE]
+    if task._hold is not None:
+        task._hold.close()
+        del task.request.__dict__[HOLD]
 
 
 @task_postrun.connect(weak=False, dispatch_uid="celery_redlock.close")
@@ -267,14 +234,27 @@ def _close_after(sender: Any = None, **kwargs: Any) -> None:
         _close(sender)
 
 
-def _key_of(task: type[LockedTask], run: Callable[..., Any]) -> Key:
-    return Key(task.name, run, task.lock_on, task.lock_key)
+def _key_of(task: LockedTask | type[LockedTask], run: Callable[..., Any]) -> Key:
+    key = inspect.getattr_static(task, "lock_key")  # a function, and not a method of the task
+    key = key.__func__ if isinstance(key, staticmethod) else key
+    return Key(task.name or task.__qualname__, run, task.lock_on, key)  # type: ignore[union-attr]
 
 
 def _run_of(task: type[LockedTask]) -> Callable[..., Any]:
     """`run` as callers see it, without its self."""
     run = inspect.getattr_static(task, "run")
-    return run.__func__ if isinstance(run, staticmethod) else types.MethodType(run, task)
+    return types.MethodType(run, task) if inspect.isfunction(run) else task.run
+
+
+_in_beat = False
+
+
+@beat_init.connect(weak=False, dispatch_uid="celery_redlock.beat")
+@beat_embedded_init.connect(weak=False, dispatch_uid="celery_redlock.embedded_beat")
+def _know_beat(**kwargs: Any) -> None:
+    """Before Celery 5.7, nothing in a message says that beat has sent it."""
+    global _in_beat
+    _in_beat = True
 
 
 _redlocks: weakref.WeakKeyDictionary[Celery, Redlock] = weakref.WeakKeyDictionary()
@@ -283,7 +263,3 @@ _redlocks: weakref.WeakKeyDictionary[Celery, Redlock] = weakref.WeakKeyDictionar
 def _redlock_of(app: Celery) -> Redlock:
     redlock = _redlocks.get(app)
     return _redlocks.setdefault(app, connect(app)) if redlock is None else redlock
-
-
-def _in_background(work: Callable[[], object]) -> None:
-    threading.Thread(target=work, name="redlock-loss", daemon=True).start()

@@ -43,6 +43,7 @@ def test_another_tasks_is_not_ours(task: str, task_id: str | None) -> None:
         {**WRITTEN.written(), "tries": None},
         {**WRITTEN.written(), "tries": [[1]]},
         {**WRITTEN.written(), "tries": [["a", 1], [1, 1]]},
+        {**WRITTEN.written(), "tries": [[float("inf"), 1], [1, 1]]},
         {key: value for key, value in WRITTEN.written().items() if key != "tries"},
     ],
 )
@@ -63,13 +64,19 @@ def test_a_clock_that_was_set_back_hurries_nobody() -> None:
 
 
 def test_an_answer_ends_a_row_of_errors_but_no_answer_does_not_end_one_of_refusals() -> None:
-    header = Header("shop.sync", "id-1").after_conflict(1.0, False).after_error(2.0).after_error(3.0)
+    header = (
+        Header("shop.sync", "id-1")
+        .after_conflict(1.0, False)
+        .after_error(2.0, False)
+        .after_error(3.0, False)
+    )
     assert (header.conflicts, header.errors) == (Tries(1, 1.0), Tries(2, 2.0))
     header = header.after_conflict(4.0, False)
     assert (header.conflicts, header.errors) == (Tries(2, 1.0), Tries())
 
 
 def test_what_must_be_kept_is_kept_for_good() -> None:
-    header = Header("shop.sync", "id-1").after_conflict(1.0, keep=True).after_conflict(2.0, keep=False)
+    header = Header("shop.sync", "id-1").after_error(1.0, keep=True)
+    header = header.after_conflict(2.0, keep=False).after_error(3.0, keep=False)
     assert header.keep
     assert header.afresh() == Header("shop.sync", "id-1", keep=True)

@@ -84,3 +84,19 @@ def test_a_misspelt_setting_is_an_error() -> None:
 def test_a_bad_setting_is_an_error() -> None:
     with pytest.raises(ConfigError, match="ttl is 0"):
         Redlock.from_app(app(redlock_nodes=NODES, redlock_ttl=0))
+
+
+@pytest.mark.parametrize("name", ["CELERY_REDLOCK_NODE", "CELERY_REDLOCK_TTLL"])
+def test_a_misspelt_setting_in_djangos_way(name: str) -> None:
+    made = Celery("shop", set_as_current=False)
+    made.config_from_object({"CELERY_REDLOCK_NODES": NODES, name: 7}, namespace="CELERY")
+    with pytest.raises(ConfigError, match=f"there is no setting {name}"):
+        Redlock.from_app(made)
+
+
+@pytest.mark.parametrize(
+    "broker", ["redis://a:1/0;redis://b:1/0", "redis://a:1/0?visibility_timeout=5", "redis+socket:///a"]
+)
+def test_a_broker_that_cannot_be_the_one_node_is_told_apart_from_a_lock_node(broker: str) -> None:
+    with pytest.raises(ConfigError, match="redlock_nodes is not set"):
+        Redlock.from_app(app(broker))

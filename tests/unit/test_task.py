@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Celery, shared_task
-from celery.exceptions import Ignore
+from celery import Celery, Task, current_task, shared_task
+from celery.exceptions import Ignore, Retry
+from celery.signals import beat_init
 
-from celery_redlock import ConfigError, LockedTask, LockHeld, QuorumUnreachable
+from celery_redlock import ConfigError, LockedTask, LockHeld, QuorumUnreachable, conflict
+from celery_redlock import task as task_module
 from celery_redlock.conflict import _pause
 from celery_redlock.heartbeat import heartbeat
 from celery_redlock.testing import MemoryNodes
@@ -51,6 +53,8 @@ class TestADeclaration:
             ({"lock_on": "customer"}, r"write \['customer'\]"),
             ({"lock_key": "{custmer}"}, "names 'custmer'"),
             ({"lock_on": [], "lock_key": "x"}, "both lock_on and lock_key"),
+            ({"lock_on": 5}, "a list of argument names"),
+            ({"lock_key": 5}, "a format text or a function"),
             ({"lock_lifetime": "until_executed"}, "not yet supported"),
             ({"lock_limit": 2}, "nothing else is supported yet"),
             ({"lock_hold_for": 5}, "nothing else is supported yet"),
@@ -118,6 +122,40 @@ class TestADeclaration:
         sync = app.register_task(Sync())
         assert sync.apply(args=(1,)).get() == sync.apply(kwargs={"customer": 1}).get()
 
+    def test_a_class_without_a_name(self, app: Celery) -> None:
+        class Sync(LockedTask):
+            def __init__(self, on: list[str]) -> None:
+                self.lock_on = on
+
+            def run(self, customer: int, full: bool = False) -> str:
+                assert self.lease is not None
+                return self.lease.key
+
+        sync = app.register_task(Sync(["customer"]))
+        assert sync.apply(args=(1,)).get() == sync.apply(args=(1, True)).get()
+
+    def test_options_that_an_instance_sets_are_checked(self, app: Celery) -> None:
+        class Sync(LockedTask):
+            def __init__(self) -> None:
+                self.lock_ttl = "soon"
+
+            def run(self) -> None: ...
+
+        with pytest.raises(ConfigError, match=r"lock_ttl of task .* is 'soon'"):
+            app.register_task(Sync()).apply(throw=True)
+
+    @pytest.mark.parametrize("kind", [staticmethod, classmethod])
+    def test_a_run_that_is_no_method(self, kind: Any, app: Celery) -> None:
+        class Sync(LockedTask):
+            name = "shop.kind"
+            lock_on = ("customer",)
+            run = kind(lambda *args, customer=1: args)
+
+        assert app.register_task(Sync()).apply(kwargs={"customer": 2}).successful()
+
+    def test_one_expected_error_that_is_no_tuple(self, app: Celery) -> None:
+        assert set(locked(app, throws=KeyError).throws) == {KeyError, LockHeld}
+
     def test_a_shared_task(self, app: Celery) -> None:
         @shared_task(base=LockedTask, bind=True, name="shop.shared")
         def shared(self: Any) -> bool:
@@ -134,6 +172,40 @@ class TestADeclaration:
                 return super().__call__(*args, **kwargs)
 
         assert locked(app, base=Counting).apply(args=["a"]).get() == "done"
+
+    def test_a_call_that_changes_the_arguments_is_locked_by_what_it_passes_on(
+        self, app: Celery, memory: MemoryNodes
+    ) -> None:
+        class OfTenant(LockedTask):
+            abstract = True
+
+            def __call__(self, *args: Any, tenant: str, **kwargs: Any) -> Any:
+                return super().__call__(f"{tenant}-{args[0]}", *args[1:], **kwargs)
+
+        seen: list[int] = []
+        sync = locked(app, base=OfTenant, lock_on=["name"])
+        note = [lambda: seen.append(len(held(memory)))]
+        assert sync.apply(args=["a", *note], kwargs={"tenant": "t"}).get() == "done"
+        assert seen == [1]
+
+    def test_a_call_that_goes_round_the_lock_is_reported(
+        self, app: Celery, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        class OfTenant(LockedTask):
+            abstract = True
+
+            def __call__(self, *args: Any, tenant: str, **kwargs: Any) -> Any:
+                return self.run(*args, **kwargs)
+
+        assert locked(app, base=OfTenant).apply(args=["a"], kwargs={"tenant": "t"}).get() == "done"
+        assert "ran WITHOUT its lock" in caplog.text
+
+    def test_celerys_own_tasks_are_not_locked(self, memory: MemoryNodes) -> None:
+        app = Celery("shop", broker="memory://", task_cls=LockedTask, set_as_current=False)
+        app.conf.update(redlock_nodes=memory, redlock_eager=True)
+        memory[0].up = memory[1].up = False
+        app.finalize()
+        assert app.tasks["celery.accumulate"].apply(args=(1, 2)).get() == (1, 2)
 
     def test_the_nodes_of_one_app_are_not_those_of_another(self, app: Celery) -> None:
         other = Celery("other", broker="memory://", set_as_current=False)
@@ -204,6 +276,86 @@ class TestAnEagerCall:
 def test_a_direct_call_takes_no_lock(app: Celery, memory: MemoryNodes) -> None:
     memory[0].up = memory[1].up = False
     assert locked(app)("a") == "done"
+
+
+def test_a_direct_call_is_a_tasks_call_as_ever(app: Celery) -> None:
+    seen: list[Any] = []
+    sync = locked(app)
+    sync("a", lambda: seen.append((current_task.name, sync.request.args[0])))
+    assert seen == [("shop.sync", "a")]
+
+
+def test_a_call_with_the_arguments_in_celerys_order(app: Celery) -> None:
+    app.conf.task_always_eager = True
+    assert locked(app, lock_on=["name"]).apply_async(("a",), {}, "id-1", None, None).id == "id-1"
+
+
+def test_who_holds_it_is_an_error_for_arguments_that_do_not_fit(app: Celery) -> None:
+    with pytest.raises(TypeError, match="cannot be called with these arguments"):
+        locked(app).lock_info()
+
+
+class TestAMessage:
+    """As a worker gets it, up to the moment when it is published anew."""
+
+    @pytest.fixture
+    def published(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        sent: list[Any] = []
+        monkeypatch.setattr(conflict, "_publish", lambda task, again: sent.append(again.options))
+        return sent
+
+    def arrives(self, task: Any, **request: Any) -> None:
+        about = {"id": "id-1", "called_directly": False, "args": ["a"], "kwargs": {}, **request}
+        task.push_request(**about)
+        try:
+            task("a")
+        finally:
+            task.pop_request()
+
+    def test_that_was_redelivered_is_kept_through_a_time_without_a_quorum(
+        self, app: Celery, memory: MemoryNodes, published: list[Any]
+    ) -> None:
+        memory[0].up = memory[1].up = False
+        sync = locked(app, lock_on=["name"], lock_on_conflict="skip")
+        with pytest.raises(Retry):
+            self.arrives(sync, delivery_info={"redelivered": True})
+        memory[0].up = memory[1].up = True
+        with sync.redlock.lock(sync._key.of(("a",), {})), pytest.raises(Retry):
+            self.arrives(sync, headers=published[0]["headers"])
+
+    def test_keeps_what_hides_its_secrets(self, app: Celery, published: list[Any]) -> None:
+        sync = locked(app, lock_on=["name"])
+        with sync.redlock.lock(sync._key.of(("a",), {})), pytest.raises(Retry):
+            self.arrives(sync, argsrepr="('***',)", kwargsrepr="{}")
+        assert published[0]["argsrepr"] == "('***',)"
+
+    def test_in_a_worker_that_calls_eagerly_fails(self, app: Celery, published: list[Any]) -> None:
+        app.conf.task_always_eager = True
+        sync = locked(app, lock_on=["name"])
+        with sync.redlock.lock(sync._key.of(("a",), {})), pytest.raises(LockHeld):
+            self.arrives(sync)
+        assert not published
+
+    @pytest.mark.parametrize(("timeout", "longest"), [(None, 60), (3600, 60), (20, 5)])
+    def test_waits_for_a_part_of_the_visibility_timeout(
+        self, timeout: int | None, longest: float, app: Celery
+    ) -> None:
+        app.conf.broker_transport_options = {"visibility_timeout": timeout} if timeout else {}
+        assert conflict._longest_pause(app) == longest
+
+
+def test_what_beat_sends_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_module, "_in_beat", False)
+    sent: list[Any] = []
+    monkeypatch.setattr(Task, "apply_async", lambda *args, **options: sent.append(options))
+    sync = locked(app)
+    sync.apply_async(("a",))
+    beat_init.send(sender=None)
+    sync.apply_async(("a",), headers={"mine": 1})
+    assert [options.get("headers") for options in sent] == [
+        None,
+        {"mine": 1, "celery_beat_task": True},
+    ]
 
 
 def test_a_lock_that_is_held_is_no_error_to_be_reported(app: Celery) -> None:

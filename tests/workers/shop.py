@@ -17,6 +17,7 @@ from typing import Any
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.signals import before_task_publish
 
 from celery_redlock import LeaseLost, LockedTask
 from celery_redlock import task as task_module
@@ -220,6 +221,24 @@ def closely(self: Any, name: str, seconds: float) -> str:
     return "ended"
 
 
+@locked(lock_on=["name"], lock_on_lost="interrupt")
+def coming_back(self: Any, name: str) -> int:
+    """Loses its lock, and retries by itself; but publishing takes its time (see `publish_slowly`)."""
+    if self.request.retries == 0:
+        try:
+            self.lease.lose("taken")
+            wait_for("never")
+        except LeaseLost as lost:
+            raise self.retry(countdown=0) from lost
+    return int(self.request.retries)
+
+
+@before_task_publish.connect
+def publish_slowly(sender: Any, **kwargs: Any) -> None:
+    if sender == coming_back.name and "SHOP_BROKER" in os.environ:
+        time.sleep(0.5)
+
+
 @lock_lost.connect
 def note_loss(sender: Any, task_id: str, lease: Any, **kwargs: Any) -> None:
     note(f"signal {task_id} {lease.loss.reason}")
@@ -333,10 +352,15 @@ def seen(results: Any) -> Any:
 
 
 @locked(lock_on=["name"])
+def anything(self: Any, name: str, what: Any = None) -> str:
+    return type(what).__name__
+
+
+@locked(lock_on=["name"])
 def described(self: Any, name: str) -> dict[str, Any]:
     """The message that it came with."""
     request = self.request
-    wanted = ("id", "expires", "retries", "shadow", "stamps", "mine", "reply_to", "group")
+    wanted = ("id", "expires", "retries", "shadow", "stamps", "mine", "argsrepr")
     described = {what: getattr(request, what, None) for what in wanted}
     return {**described, "priority": request.delivery_info["priority"]}
 

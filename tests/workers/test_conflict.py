@@ -152,7 +152,12 @@ def test_everything_of_the_message_survives(
     signature.stamp(customer="seven")
     expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(hours=1)
     result = signature.apply_async(
-        priority=3, expires=expires, headers={"mine": "kept"}, link=shop.seen.s(), shadow="shady"
+        priority=3,
+        expires=expires,
+        headers={"mine": "kept"},
+        link=shop.seen.s(),
+        shadow="shady",
+        argsrepr="('***',)",
     )
     state(result, "RETRY")
     lease.release()
@@ -163,8 +168,32 @@ def test_everything_of_the_message_survives(
     assert described["mine"] == "kept"
     assert described["stamps"] == {"customer": "seven"}
     assert described["shadow"] == "shady"
+    assert described["argsrepr"] == "('***',)"
     assert described["retries"] == 0
     witness.sees("seen")
+
+
+@pytest.mark.pools("prefork")
+def test_a_vote_that_nobody_has_won_drops_nobody(
+    celery_setup: CeleryTestSetup, lock_nodes: CeleryTestCluster
+) -> None:
+    name = f"redlock:{{{shop.skipping._key.of(('a',), {})}}}"
+    for number, node in enumerate(lock_nodes[:2]):
+        node.client.set(name, f"someone-{number}", px=20_000)
+    result = shop.skipping.delay("a")
+    state(result, "RETRY")
+    for node in lock_nodes:
+        node.client.delete(name)
+    assert result.get(timeout=15)
+
+
+@pytest.mark.pools("prefork")
+def test_a_message_of_another_serializer(celery_setup: CeleryTestSetup, elsewhere: Any) -> None:
+    lease = elsewhere(shop.anything, "a")
+    result = shop.anything.apply_async(("a", {1, 2}), serializer="yaml")
+    state(result, "RETRY")
+    lease.release()
+    assert result.get(timeout=15) == "set"
 
 
 @pytest.mark.pools("prefork", "gevent")
@@ -188,6 +217,16 @@ class TestACanvas:
         lease.release()
         assert result.get(timeout=20) > result.parent.get() > result.parent.parent.get()
 
+    @pytest.mark.parametrize("task", [shop.work, shop.skipping, shop.failing])
+    def test_the_next_step_of_a_chain_waits_for_the_one_before_it(
+        self, task: Any, celery_setup: CeleryTestSetup
+    ) -> None:
+        """It is on its way before that has given back the lock; but soon is soon enough."""
+        for _ in range(5):
+            result: Any = chain(*[task.si("a") for _ in range(3)]).apply_async()
+            assert result.get(timeout=20)
+        assert "tries again" not in celery_setup.worker.logs()
+
     def test_the_last_step_of_a_chain(self, celery_setup: CeleryTestSetup, elsewhere: Any) -> None:
         lease = elsewhere(shop.skipping, "a")
         result = chain(shop.add.si(1, 2), shop.skipping.si("a")).apply_async()
@@ -200,9 +239,10 @@ class TestACanvas:
 class TestACopyOfTheHolder:
     """A message that was delivered twice finds its own task at work: that one may be dead."""
 
-    @pytest.fixture
-    def task_id(self) -> str:
-        return str(uuid.uuid4())
+    @pytest.fixture(params=["", "sync:7 ü "])
+    def task_id(self, request: pytest.FixtureRequest) -> str:
+        """Any text may be one; Redis has it in a simpler form."""
+        return f"{request.param}{uuid.uuid4()}"
 
     @pytest.mark.parametrize("task", [shop.skipping, shop.failing])
     def test_is_not_dropped(

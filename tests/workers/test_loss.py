@@ -82,6 +82,10 @@ def test_nothing_is_raised_once_the_body_has_ended(
     witness.all_is_free()
 
 
+def test_the_tasks_own_retry_is_not_interrupted(celery_setup: CeleryTestSetup) -> None:
+    assert shop.coming_back.delay("a").get(timeout=15) == 1
+
+
 @pytest.mark.pools("prefork", "gevent")
 def test_a_loss_is_signalled_and_seen_by_monitors(
     celery_setup: CeleryTestSetup, witness: Witness
