@@ -268,6 +268,29 @@ class TestAnEagerCall:
             locked(app, lock_on=["name"]).apply(args=["a", fail], throw=True)
         assert not held(memory)
 
+    @pytest.mark.parametrize(
+        ("options", "longest"),
+        [
+            ({}, 86400),
+            ({"time_limit": 7}, 7),
+            ({"time_limit": 7, "lock_max_hold": 5}, 5),
+            ({"lock_max_hold": 9}, 9),
+        ],
+    )
+    def test_holds_it_for_so_long_at_most(
+        self, options: dict[str, Any], longest: float, app: Celery, memory: MemoryNodes
+    ) -> None:
+        sync = locked(app, lock_on=["name"], **options)
+        left: list[float] = []
+        sync.apply(args=["a", lambda: left.append(sync.lease.hold_until - memory.now())])
+        assert left == [pytest.approx(longest, abs=1)]
+
+    def test_has_the_ttl_of_the_task(self, app: Celery) -> None:
+        sync = locked(app, lock_on=["name"], lock_ttl=5)
+        ttl: list[float] = []
+        sync.apply(args=["a", lambda: ttl.append(sync.lease.ttl)])
+        assert ttl == [5]
+
     def test_of_an_argument_that_is_no_data_names_it(self, app: Celery) -> None:
         with pytest.raises(ConfigError, match=r"task shop.sync cannot be locked by its argument 'then'"):
             locked(app).apply(args=["a", object], throw=True)
