@@ -51,7 +51,7 @@ def configure(environment: Mapping[str, str]) -> None:
         broker_connection_retry_on_startup=True,
         broker_transport_options={
             "visibility_timeout": int(environment.get("SHOP_VISIBILITY", 3600)),
-            "unacked_restore_interval": 1,  # an older kombu looks every ten seconds
+            "unacked_restore_interval": 1,
             "unacked_restore_throttle": 1,
         },
         result_backend_transport_options={"retry_policy": {"max_retries": 1, "interval_step": 0.1}},

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import celery
 import pytest
 from celery.exceptions import SoftTimeLimitExceeded, TaskRevokedError, TimeLimitExceeded
 
@@ -64,7 +65,6 @@ def test_it_is_renewed_while_the_body_runs(witness: Witness, afterwards: Callabl
         ("failure", "FAILURE"),
         ("retry", "SUCCESS"),
         ("retry with other arguments", "SUCCESS"),
-        ("reject", "FAILURE"),
         ("unstorable", "FAILURE"),
         ("itself", "SUCCESS"),
     ],
@@ -76,7 +76,7 @@ def test_every_end_of_a_body(end: str, state: str, afterwards: Callable[..., Non
     afterwards()
 
 
-@pytest.mark.parametrize("end", ["ignore", "replace"])
+@pytest.mark.parametrize("end", ["ignore", "reject", "replace"])
 def test_an_end_without_a_result_of_its_own(
     end: str, witness: Witness, afterwards: Callable[..., None]
 ) -> None:
@@ -161,10 +161,9 @@ def test_revoked_and_terminated(
 
 @pytest.mark.pools("prefork")
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_a_child_that_ends(end: str, afterwards: Callable[..., None]) -> None:
-    result = shop.ending.delay("a", end)
-    result.get(timeout=10, propagate=False)
-    assert result.state == "FAILURE"
+def test_a_child_that_ends(end: str, witness: Witness, afterwards: Callable[..., None]) -> None:
+    shop.ending.delay("a", end)
+    witness.sees(f"in a {end}")
     afterwards(shop.TTL + 2)
 
 
@@ -179,6 +178,8 @@ def test_a_direct_call_takes_no_lock(witness: Witness) -> None:
 def test_shutdown(kind: str, pool: str, start_worker: Callable[..., Worker], witness: Witness) -> None:
     """Warm: the task ends in peace. Cold: it is cut off (but no thread can be), and its lock is free
     within the TTL."""
+    if pool == "solo" and kind == "SIGQUIT" and celery.VERSION < (5, 7):
+        pytest.skip("a solo worker of older Celery does not end then")
     worker = start_worker(pool=pool)
     result = shop.work.delay("a", "go")
     witness.sees("in a")
