@@ -16,8 +16,8 @@ demo: $(VENV)/with-servers  ## five servers, several processes, one lock
 
 test: lint run-tests  ## all tests
 
-run-tests: $(VENV)/with-test
-	$(BIN)/python -m pytest -m "not soak"
+run-tests: $(VENV)/with-test  # two at a time: they wait more than they work
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadfile
 
 lint: $(VENV)/with-lint $(VENV)/with-test
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from celery import Celery
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 
 from celery_redlock import LeaseLost, LockedTask, LockHeld, QuorumUnreachable, Redlock
 from celery_redlock.signals import lock_lost
@@ -248,6 +249,18 @@ def test_only_what_can_be_locked_can_be_held(app: Celery, locks: MemoryLocks) ->
         ...
 
 
+@pytest.fixture
+def logging_as_it_was() -> Iterator[None]:
+    """A worker sets up logging for its whole process, unless someone else does."""
+    setup_logging.connect(leave_it, dispatch_uid="leave it")
+    yield
+    setup_logging.disconnect(leave_it, dispatch_uid="leave it")
+
+
+def leave_it(**kwargs: Any) -> None: ...
+
+
+@pytest.mark.usefixtures("logging_as_it_was")
 def test_a_worker_in_this_process_locks_in_memory_too(app: Celery, locks: MemoryLocks) -> None:
     def body(self: Any, number: int) -> None:
         while True:
