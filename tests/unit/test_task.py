@@ -13,7 +13,9 @@ from celery.signals import beat_init
 from celery_redlock import ConfigError, LockedTask, LockHeld, QuorumUnreachable, conflict
 from celery_redlock import task as task_module
 from celery_redlock.conflict import _pause
+from celery_redlock.header import Header, Tries
 from celery_redlock.heartbeat import heartbeat
+from celery_redlock.task import _close
 from celery_redlock.testing import MemoryNodes
 
 
@@ -333,6 +335,7 @@ class TestAMessage:
         try:
             task("a")
         finally:
+            _close(task)
             task.pop_request()
 
     def test_that_was_redelivered_is_kept_through_a_time_without_a_quorum(
@@ -345,6 +348,22 @@ class TestAMessage:
         memory[0].up = memory[1].up = True
         with sync.redlock.lock(sync._key.of(("a",), {})), pytest.raises(Retry):
             self.arrives(sync, headers=published[0]["headers"])
+
+    def test_of_its_own_retry_begins_to_count_afresh(
+        self, app: Celery, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sent: list[Any] = []
+        monkeypatch.setattr(Task, "apply_async", lambda *args, **options: sent.append(options))
+        refused = Header("shop.sync", "id-1", Tries(5, 100.0), keep=True).written()
+
+        @app.task(base=LockedTask, name="shop.sync", bind=True, shared=False)
+        def sync(self: Any, name: str) -> None:
+            raise self.retry()
+
+        with pytest.raises(Retry):
+            self.arrives(sync, headers={"redlock": refused, "mine": 1})
+        fresh = Header("shop.sync", "id-1", keep=True).written()
+        assert sent[0]["headers"] == {"redlock": fresh, "mine": 1}
 
     def test_keeps_what_hides_its_secrets(self, app: Celery, published: list[Any]) -> None:
         sync = locked(app, lock_on=["name"])

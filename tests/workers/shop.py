@@ -17,7 +17,6 @@ from typing import Any
 import redis
 from celery import Celery
 from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
-from celery.signals import before_task_publish
 
 from celery_redlock import LeaseLost, LockedTask
 from celery_redlock import task as task_module
@@ -221,9 +220,18 @@ def closely(self: Any, name: str, seconds: float) -> str:
     return "ended"
 
 
-@locked(lock_on=["name"], lock_on_lost="interrupt")
+class SlowToSend(LockedTask):
+    abstract = True
+
+    def apply_async(self, *args: Any, **options: Any) -> Any:
+        if "SHOP_BROKER" in os.environ:
+            time.sleep(0.5)
+        return super().apply_async(*args, **options)
+
+
+@app.task(base=SlowToSend, bind=True, lock_on=["name"], lock_on_lost="interrupt")
 def coming_back(self: Any, name: str) -> int:
-    """Loses its lock, and retries by itself; but publishing takes its time (see `publish_slowly`)."""
+    """Loses its lock, and retries by itself; but publishing takes its time."""
     if self.request.retries == 0:
         try:
             self.lease.lose("taken")
@@ -231,12 +239,6 @@ def coming_back(self: Any, name: str) -> int:
         except LeaseLost as lost:
             raise self.retry(countdown=0) from lost
     return int(self.request.retries)
-
-
-@before_task_publish.connect
-def publish_slowly(sender: Any, **kwargs: Any) -> None:
-    if sender == coming_back.name and "SHOP_BROKER" in os.environ:
-        time.sleep(0.5)
 
 
 @lock_lost.connect
