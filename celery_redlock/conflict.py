@@ -14,7 +14,8 @@ import time
 from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Reject, Retry
-from kombu.exceptions import EncodeError
+from kombu.exceptions import EncodeError, SerializerNotInstalled
+from kombu.serialization import registry  # type: ignore[attr-defined]
 
 from .errors import LockHeld, QuorumUnreachable, RedlockError
 from .header import HEADER, Header, Tries
@@ -47,7 +48,7 @@ def refused(task: Any, options: Options, held: LockHeld) -> NoReturn:
     policy = _policy(task, options)
     if policy == "skip" and held.holder is not None and not header.keep:
         _skip(task, held)
-    own = own_copy or (_is_member(request) and is_by_parent(request, held))
+    own = own_copy or is_by_step_before(request, held)
     if request.is_eager or task.app.conf.task_always_eager or (policy == "fail" and not own):
         raise held
     if header.conflicts.lasting(time.time()) >= options.give_up:
@@ -71,9 +72,9 @@ def unanswered(task: Any, options: Options, error: QuorumUnreachable) -> None:
     _try_later(task, header, error, header.errors, error.retry_after)
 
 
-def is_by_parent(request: Any, held: LockHeld) -> bool:
-    """The holder is the task that has sent this one: the step before, in a chain."""
-    return _is_by(request.parent_id, held)
+def is_by_step_before(request: Any, held: LockHeld) -> bool:
+    """The holder is the task of the same chain that has sent this one."""
+    return _is_member(request) and _is_by(request.parent_id, held)
 
 
 def _is_by(task_id: str | None, held: LockHeld) -> bool:
@@ -166,11 +167,12 @@ def _publish(task: Any, again: Any) -> None:
     try:
         again.apply_async(**how)
     except EncodeError:
-        for serializer in task.app.conf.accept_content:
+        for accepted in task.app.conf.accept_content:
+            serializer = registry.type_to_name.get(accepted, accepted)
             try:
                 again.apply_async(serializer=serializer, **how)
                 return
-            except EncodeError:
+            except (EncodeError, SerializerNotInstalled):
                 continue
         raise
 

@@ -85,5 +85,6 @@ class Header:
         return dataclasses.replace(self, errors=self.errors.one_more(now), keep=keep or self.keep)
 
     def afresh(self) -> Header:
-        """For the task's own retry: it has had the lock, so what came before does not count."""
-        return Header(self.task, self.id, keep=self.keep)
+        """For the task's own retry: it has had the lock, so what came before does not count; and work
+        that was begun is not dropped."""
+        return Header(self.task, self.id, keep=True)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("celery_redlock")
 
-#: Seconds that a task waits for the one that has called it: a chain's next step is on its way before
-#: its predecessor has given the lock back.
-PARENT_WAIT = 1.0
+#: Seconds that a step of a chain waits for the one before it, which sends it on its way before it gives
+#: the lock back.
+STEP_WAIT = 1.0
 
 
 class Hold:
@@ -45,9 +45,9 @@ class Hold:
         try:
             lease = take(wait=conflict.waits(task, options))
         except LockHeld as held:
-            if not conflict.is_by_parent(task.request, held):
+            if not conflict.is_by_step_before(task.request, held):
                 raise
-            lease = take(wait=PARENT_WAIT)
+            lease = take(wait=STEP_WAIT)
         self.lease = lease
         lease.on_lost = self._lost
         lease.hold_for(options.longest_hold(task))
@@ -75,17 +75,31 @@ class Hold:
         if self._interrupt is not None:
             self._interrupt.disarm()
 
+    def go_on(self) -> None:
+        """It has not ended after all."""
+        if self._interrupt is not None and self.lease is not None:
+            self._interrupt.arm()
+            if self.lease.lost:
+                self._strike(self.lease, FIRST_PAUSE)
+
     def close(self) -> None:
         self.let_end()
         if self.lease is not None:
             self.lease.release()
+            self.lease.on_lost = None  # nothing of the request lives on in a circle of references
+
+    def __reduce__(self) -> Any:
+        """Whoever copies a request, or sends it elsewhere, does not hold the lock."""
+        return type(None), ()
 
     def _lost(self, lease: Lease) -> None:
         """Called by the heartbeat, which must not wait for a broker or for the body."""
         _in_background(functools.partial(self._report, lease))
+        # A body that has noticed by itself is left the time to come out of here.
+        self._strike(lease, FIRST_PAUSE if threading.get_ident() == self._body else 0.0)
+
+    def _strike(self, lease: Lease, after: float) -> None:
         if self._interrupt is not None:
-            # A body that has noticed by itself is left the time to come out of here.
-            after = FIRST_PAUSE if threading.get_ident() == self._body else 0.0
             _in_background(functools.partial(self._interrupt.strike, lease.error(), after))
 
     def _report(self, lease: Lease) -> None:

@@ -87,10 +87,14 @@ class _OfMainThread(Interrupt):
     _in_line: ClassVar[list[_OfMainThread]] = []  # a task may call another one eagerly
     _signal: int | None = None
 
-    def arm(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         if _OfMainThread._signal is None:
             _OfMainThread._signal = _install(_OfMainThread._handle)
         self._main = native.get_ident()
+        self._struck = False
+
+    def arm(self) -> None:
         self._struck = False
         self._in_line.append(self)
         super().arm()
@@ -127,9 +131,9 @@ def _install(handler: Any) -> int:
 
 
 class _OfThread(Interrupt):
-    def arm(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self._thread = ctypes.c_ulong(native.get_ident())
-        super().arm()
 
     def _hit(self) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(self._thread, ctypes.py_object(LeaseLost))
@@ -139,10 +143,10 @@ class _OfThread(Interrupt):
 
 
 class _OfGreenlet(Interrupt):
-    def arm(self) -> None:
+    def __init__(self) -> None:
+        super().__init__()
         self._greenlet = sys.modules["greenlet"].getcurrent()
         self._hub = hub()
-        super().arm()
 
     def _hit(self) -> None:
         self._hub.call(self._throw)

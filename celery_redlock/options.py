@@ -162,7 +162,7 @@ def _redlock(app: Celery, nodes: Iterable[str] | Nodes) -> Redlock:
 def _on_its_own_redis(app: Celery) -> Redlock:
     """Without any setting: on the one Redis that the app has anyway."""
     for place in ("result_backend", "broker_url"):
-        url = app.conf.get(place)
+        url = getattr(app.conf, place, None)  # an environment variable may have the last word
         if isinstance(url, str) and url.startswith(("redis://", "rediss://")):
             try:
                 redlock = _redlock(app, [url])
@@ -188,8 +188,8 @@ def _check_names(app: Celery) -> None:
     names = list(map(str, app.conf))  # this loads them; before, the namespace is not known
     namespace = str(getattr(app.conf, "prefix", "") or "").lower()
     for name in names:
-        plain = name.lower()
-        if namespace and plain.startswith(namespace):
-            plain = plain[len(namespace) :]
+        plain = name
+        if namespace and name.lower().startswith(namespace):
+            plain = name.lower()[len(namespace) :]
         if plain.startswith("redlock_") and plain not in SETTINGS:
             raise ConfigError(f"there is no setting {name}: it is one of {', '.join(SETTINGS)}")

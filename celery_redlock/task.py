@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from celery import Celery, Task
+from celery.exceptions import Retry
 from celery.signals import beat_embedded_init, beat_init, task_postrun
 
 from . import conflict
@@ -105,9 +106,17 @@ class LockedTask(Task):  # type: ignore[type-arg]
 
     def retry(self, *args: Any, **kwargs: Any) -> Any:
         """As ever. But while the retry is being published, no loss of the lock interrupts that."""
-        if self._hold is not None:
-            self._hold.let_end()
-        return super().retry(*args, **kwargs)
+        hold = self._hold
+        if hold is None:
+            return super().retry(*args, **kwargs)
+        hold.let_end()
+        try:
+            return super().retry(*args, **kwargs)
+        except Retry:
+            raise
+        except BaseException:  # too many retries, or the broker is down: the body may go on
+            hold.go_on()
+            raise
 
     # returned
 
@@ -162,7 +171,7 @@ class LockedTask(Task):  # type: ignore[type-arg]
 
 def _guard(cls: type[LockedTask]) -> None:
     """Whatever `__call__` a task ends up with, its first entry takes the lock (T1, T2)."""
-    if not getattr(cls.__call__, "takes_lock", False):
+    if getattr(cls.__call__, "takes_lock", None) is not cls.__call__:  # `wraps` copies the mark
         cls.__call__ = _with_lock(cls.__call__)  # type: ignore[method-assign]
 
 
@@ -176,7 +185,7 @@ def _with_lock(call: Callable[..., Any]) -> Callable[..., Any]:
             return _without_key(self, call, args, kwargs)
         return _take(self, key).run(functools.partial(call, self), args, kwargs)
 
-    locked.takes_lock = True  # type: ignore[attr-defined]
+    locked.takes_lock = locked  # type: ignore[attr-defined]
     return locked
 
 

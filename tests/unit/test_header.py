@@ -79,4 +79,8 @@ def test_what_must_be_kept_is_kept_for_good() -> None:
     header = Header("shop.sync", "id-1").after_error(1.0, keep=True)
     header = header.after_conflict(2.0, keep=False).after_error(3.0, keep=False)
     assert header.keep
-    assert header.afresh() == Header("shop.sync", "id-1", keep=True)
+
+
+def test_the_tasks_own_retry_counts_afresh_and_is_not_dropped() -> None:
+    refused = Header("shop.sync", "id-1").after_conflict(1.0, keep=False)
+    assert refused.afresh() == Header("shop.sync", "id-1", keep=True)

@@ -100,3 +100,16 @@ def test_a_misspelt_setting_in_djangos_way(name: str) -> None:
 def test_a_broker_that_cannot_be_the_one_node_is_told_apart_from_a_lock_node(broker: str) -> None:
     with pytest.raises(ConfigError, match="redlock_nodes is not set"):
         Redlock.from_app(app(broker))
+
+
+def test_what_is_no_setting_of_celery_is_not_ours() -> None:
+    made = Celery("shop", set_as_current=False)
+    settings = {"CELERY_REDLOCK_NODES": NODES, "REDLOCK_SERVERS": ["of another library"]}
+    made.config_from_object(settings, namespace="CELERY")
+    assert "redis://a:1/0" in repr(Redlock.from_app(made))
+
+
+def test_the_environment_may_name_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CELERY_BROKER_URL", "redis://broker:1/0")
+    made = Celery("shop", set_as_current=False)
+    assert repr(Redlock.from_app(made)) == "<Redlock on redis://broker:1/0>"

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -202,6 +206,17 @@ class TestADeclaration:
         assert locked(app, base=OfTenant).apply(args=["a"], kwargs={"tenant": "t"}).get() == "done"
         assert "ran WITHOUT its lock" in caplog.text
 
+    def test_a_call_that_looks_like_ours_and_is_not(self, app: Celery) -> None:
+        class Wrapping(LockedTask):
+            abstract = True
+
+            @functools.wraps(LockedTask.__call__)
+            def __call__(self, *args: Any, **kwargs: Any) -> Any:
+                assert self.lease is not None
+                return self.run(*args, **kwargs)
+
+        assert locked(app, base=Wrapping).apply(args=["a"]).get() == "done"
+
     def test_celerys_own_tasks_are_not_locked(self, memory: MemoryNodes) -> None:
         app = Celery("shop", broker="memory://", task_cls=LockedTask, set_as_current=False)
         app.conf.update(redlock_nodes=memory, redlock_eager=True)
@@ -286,6 +301,22 @@ class TestAnEagerCall:
         left: list[float] = []
         sync.apply(args=["a", lambda: left.append(sync.lease.hold_until - memory.now())])
         assert left == [pytest.approx(longest, abs=1)]
+
+    def test_can_copy_its_request(self, app: Celery) -> None:
+        sync = locked(app, lock_on=["name"])
+        copies: list[Any] = []
+        sync.apply(args=["a", lambda: copies.append(copy.copy(sync._hold))])
+        assert copies == [None]
+
+    def test_leaves_no_circle_of_references(self, app: Celery) -> None:
+        sync = locked(app, lock_on=["name"])
+        left: list[Any] = []
+        gc.disable()
+        try:
+            sync.apply(args=["a", lambda: left.append(weakref.ref(sync._hold))])
+            assert left[0]() is None
+        finally:
+            gc.enable()
 
     def test_has_the_ttl_of_the_task(self, app: Celery) -> None:
         sync = locked(app, lock_on=["name"], lock_ttl=5)

@@ -6,6 +6,7 @@ the test. So a test sees what happened, in which order, and nobody sleeps and ho
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -16,7 +17,7 @@ from typing import Any
 
 import redis
 from celery import Celery
-from celery.exceptions import Ignore, Reject, SoftTimeLimitExceeded
+from celery.exceptions import Ignore, MaxRetriesExceededError, Reject, SoftTimeLimitExceeded
 
 from celery_redlock import LeaseLost, LockedTask
 from celery_redlock import task as task_module
@@ -239,6 +240,19 @@ def coming_back(self: Any, name: str) -> int:
         except LeaseLost as lost:
             raise self.retry(countdown=0) from lost
     return int(self.request.retries)
+
+
+@locked(lock_on=["name"], lock_on_lost="interrupt", max_retries=0)
+def going_on(self: Any, name: str) -> None:
+    """Loses its lock, cannot retry, and goes on all the same."""
+    try:
+        self.lease.lose("taken")
+        wait_for("never")
+    except LeaseLost:
+        with contextlib.suppress(MaxRetriesExceededError):
+            self.retry()
+    note(f"goes on {name}")
+    wait_for("never")
 
 
 @lock_lost.connect

@@ -86,6 +86,14 @@ def test_the_tasks_own_retry_is_not_interrupted(celery_setup: CeleryTestSetup) -
     assert shop.coming_back.delay("a").get(timeout=15) == 1
 
 
+def test_a_body_that_goes_on_because_it_cannot_retry_is_interrupted_again(
+    celery_setup: CeleryTestSetup, witness: Witness
+) -> None:
+    with pytest.raises(LeaseLost):
+        shop.going_on.delay("a").get(timeout=15)
+    assert "goes on a" in witness.seen()
+
+
 @pytest.mark.pools("prefork", "gevent")
 def test_a_loss_is_signalled_and_seen_by_monitors(
     celery_setup: CeleryTestSetup, witness: Witness
